@@ -34,10 +34,25 @@ EVERY_RANK: Final = 1 << 31
 
 @dataclass(frozen=True)
 class Link:
-    """``alpha``: seconds for an empty message; ``beta``: seconds per byte."""
+    """Costs of a message: ``alpha`` seconds if it is empty, ``beta`` per byte, ``eager_beta`` per early byte.
+
+    ``eager_beta``: seconds per byte, on top of ``beta``, of the first ``eager_bytes`` bytes. Libraries copy short
+    messages into buffers (eager protocol); before a long one both ends exchange messages (rendezvous), which takes
+    about as long as the copy of the longest short one.
+    """
 
     alpha: float
     beta: float
+    eager_beta: float = 0.0
+    eager_bytes: int = 0
+
+    def seconds(self, size: float) -> float:
+        """Return the time of a message of ``size`` bytes (s)."""
+        return self.alpha + size * self.beta + self.early(size)
+
+    def early(self, size: float) -> float:
+        """Return the extra time of the early bytes of a message of ``size`` bytes (s)."""
+        return min(size, self.eager_bytes) * self.eager_beta
 
 
 SHARED_MEMORY: Final = Link(alpha=0.5e-6, beta=1 / 10e9)
@@ -277,14 +292,14 @@ class Wiring:
         """Of each link used so far, bytes per second."""
         self.route = cache(self._route)
 
-    def _route(self, source: int, dest: int) -> tuple[float, list[int]]:
-        """Return the latency (s) of messages between two ranks, and the numbers of their links."""
+    def _route(self, source: int, dest: int) -> tuple[float, Link, list[int]]:
+        """Return the latency (s) of messages between two ranks, their costs, and the numbers of their links."""
         network, site = self._network, self._site
         out, into = self._host[source], self._host[dest]
         if out == into:
             link = network.inside
             ends = ((f"rank {source} to its host", 1.0), (f"rank {dest} from its host", 1.0))
-            return link.alpha, self._numbered(ends, link.beta)
+            return link.alpha, link, self._numbered(ends, link.beta)
         port = (dest - source) % len(self._host) % site.ports
         crossed = [
             (name, self._topology.links[name] * (1 - site.background) * self._slow.get(name, 1.0))
@@ -295,7 +310,7 @@ class Wiring:
             (f"host {into} port {port} in", network.slow.get(into, 1.0)),
         )
         latency = network.link.alpha + len(crossed) * site.hop_seconds
-        return latency, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
+        return latency, network.link, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
 
     def global_bytes(self, link_bytes: Mapping[int, int]) -> int:
         """Return the bytes over links between groups, of the bytes over each link by its number."""

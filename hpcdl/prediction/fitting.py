@@ -60,7 +60,7 @@ class Dual(float):
         return self * (1 / number)
 
 
-BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10])
+BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10, 1e-9])
 """Initial costs; any order of magnitude works."""
 MAX_MESSAGES: Final = 10_000
 """Most messages simulated per iteration; programs beyond it count only in the last one."""
@@ -216,12 +216,14 @@ def _times(programs: Sequence[MeasuredProgram], network: Network) -> list[tuple[
     return [(program.scheme, time, math.log(time / program.seconds)) for program, time in predicted]
 
 
-def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = ()) -> Fit:
+def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = (), eager_bytes: int = 0) -> Fit:
     """Fit a network to ``programs``, whose ranks are on ``hosts``; default: one host.
+
+    ``eager_bytes``: of a message between hosts; with 0 bytes no cost of them is fitted.
 
     Raises CannotFitError if there are fewer programs than costs.
     """
-    layout = _layout(hosts)
+    layout = replace(_layout(hosts), link=Link(0.0, 0.0, eager_bytes=eager_bytes))
     begin = _linearised(programs, layout, BEGIN)
     if len(programs) < (needed := max(len(begin.determined), 1)):
         raise CannotFitError(f"{len(programs)} measured collectives and exchanges cannot determine {needed} costs")
@@ -296,9 +298,9 @@ def _layout(hosts: Sequence[int]) -> Network:
 
 
 def _with_costs(layout: Network, costs: Sequence[float]) -> Network:
-    alpha, beta, gamma, *inside = costs
-    link = Link(*inside) if layout.is_one_host else Link(alpha, beta)
-    return replace(layout, link=link, gamma=gamma, inside=Link(*inside))
+    alpha, beta, gamma, inside_alpha, inside_beta, eager = costs
+    inside, link = Link(inside_alpha, inside_beta), Link(alpha, beta, eager, layout.link.eager_bytes)
+    return replace(layout, link=inside if layout.is_one_host else link, gamma=gamma, inside=inside)
 
 
 def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Vector:

@@ -21,8 +21,9 @@ from hpcdl.trace.run import Run
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-COSTS: Final = ("alpha", "beta", "gamma", "inside alpha", "inside beta")
-"""Cost parameters: seconds per message, per byte, per byte reduced; then per message and byte within a host."""
+COSTS: Final = ("alpha", "beta", "gamma", "inside alpha", "inside beta", "eager beta")
+"""Cost parameters: seconds per message, per byte, per byte reduced; per message and byte within a host; and per
+early byte, see :class:`hpcdl.fabric.network.Link`."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,8 @@ def format_network(estimate: NetworkEstimate) -> str:
             "gamma": network.gamma,
             "overhead": network.site.overhead_seconds or None,
         },
-        "link": {"alpha": network.link.alpha, "beta": network.link.beta},
-        "inside": {"alpha": network.inside.alpha, "beta": network.inside.beta},
+        "link": _stated(network.link),
+        "inside": _stated(network.inside),
         "origin": estimate.origin,
         "topology": estimate.topology,
     }
@@ -237,6 +238,8 @@ def _certainty(tables: Mapping[str, Any]) -> Certainty:
         }
         columns = zip(*(table.get(name, []) for name in TIMES), strict=True)
         times = [(str(scheme), float(seconds), float(error)) for scheme, seconds, error in columns]
+        missing = count - len(costs)  # files of versions with fewer parameters
+        costs, information = np.pad(costs, (0, missing)), np.pad(information, (0, missing))
         is_complete = costs.shape == (count,) and information.shape == (count, count)
         is_finite = bool(np.isfinite(costs).all() and np.isfinite(information).all())
         is_finite = is_finite and all(seconds > 0 and math.isfinite(error) for _, seconds, error in times)
@@ -255,7 +258,17 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _link(tables: Mapping[str, Any], name: str) -> Link:
-    return Link(*(_cost_parameter(_table(tables, name), name, key) for key in ("alpha", "beta")))
+    table = {"eager_beta": 0.0, "eager_bytes": 0, **_table(tables, name)}
+    if type(table["eager_bytes"]) is not int or not 0 <= table["eager_bytes"] < MAX_INTEGER:
+        raise ValueError(f"{name}.eager_bytes: must be a number from 0, not {shortened(table['eager_bytes'])}")
+    alpha, beta, eager = (_cost_parameter(table, name, key) for key in ("alpha", "beta", "eager_beta"))
+    return Link(alpha, beta, eager, table["eager_bytes"])
+
+
+def _stated(link: Link) -> dict[str, float | None]:
+    """Return the table of a link; the costs of early bytes only if it has any."""
+    table: dict[str, float | None] = {**vars(link)}
+    return table if link.eager_bytes else {"alpha": link.alpha, "beta": link.beta}
 
 
 def _cost_parameter(table: Mapping[str, Any], name: str, key: str) -> float:
@@ -283,5 +296,7 @@ def described(estimate: NetworkEstimate) -> JsonObject:
 
 def costs_of(network: Network) -> dict[str, float]:
     """Return the cost parameters by name; those between hosts only where there are several."""
-    values = (network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta)
-    return dict([*zip(COSTS, values, strict=True)][2 if network.is_one_host else 0 :])
+    link, inside = network.link, network.inside
+    values = (link.alpha, link.beta, network.gamma, inside.alpha, inside.beta, link.eager_beta)
+    costs = dict([*zip(COSTS, values, strict=True)][2 if network.is_one_host else 0 :])
+    return costs if link.eager_bytes else {name: cost for name, cost in costs.items() if name != "eager beta"}

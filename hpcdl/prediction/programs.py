@@ -15,7 +15,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.cases.simulation.operations import Operation, Simulation
 from hpcdl.fabric.comm import Comm
-from hpcdl.fabric.network import Link, Network
+from hpcdl.fabric.network import Network
 from hpcdl.fabric.pairs import rounds
 from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
@@ -158,7 +158,7 @@ def network_of(record: Record, network: Network, ranks: int) -> Network:
     if not traits.shares_ports or ranks < 3 or network.topology is not None:
         return network
     twice = 2 * network.site.overhead_seconds
-    link, inside = (Link(max(each.alpha - twice, 0.0), each.beta) for each in (network.link, network.inside))
+    link, inside = (replace(each, alpha=max(each.alpha - twice, 0.0)) for each in (network.link, network.inside))
     return replace(network, topology=FatTree(hosts=[ranks]), link=link, inside=inside)
 
 

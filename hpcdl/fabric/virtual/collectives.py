@@ -62,16 +62,17 @@ def seconds(collective: str, ranks: int, size: int, network: Network) -> float:
     if collective == "split":
         return 0.0
     steps, share = ceil(log2(ranks)), (ranks - 1) / ranks * size
-    alpha, beta, gamma = network.link.alpha, network.link.beta, network.gamma
-    halving = steps * alpha + share * (beta + gamma)
-    doubling = steps * alpha + share * beta
+    link, gamma = network.link, network.gamma
+    early = sum(link.early(size / 2**step) for step in range(1, steps + 1))
+    doubling = steps * link.alpha + share * link.beta + early
+    halving = doubling + share * gamma
     choices = {
-        "barrier": [steps * alpha],
+        "barrier": [steps * link.alpha],
         "reduce_scatter": [halving],
         "allgather": [doubling],
         "reduce_scatter allgather": [halving + doubling],
-        "broadcast": [steps * (alpha + size * beta), 2 * doubling],
-        "reduce": [steps * (alpha + size * (beta + gamma)), halving + doubling],
-        "all_to_all": [steps * (alpha + size / 2 * beta), (ranks - 1) * alpha + share * beta],
+        "broadcast": [steps * link.seconds(size), 2 * doubling],
+        "reduce": [steps * (link.seconds(size) + size * gamma), halving + doubling],
+        "all_to_all": [steps * link.seconds(size / 2), (ranks - 1) * link.seconds(size / ranks)],
     }
-    return min(choices.get(collective, [steps * (alpha + size * (beta + gamma)), halving + doubling]))
+    return min(choices.get(collective, [steps * (link.seconds(size) + size * gamma), halving + doubling]))

@@ -108,9 +108,8 @@ class _VirtualTime:
         self.places = [next(counts[host]) for host in self._host]
         self._slow = network.slow
         self._network = network
-        self._alpha, self._beta = network.link.alpha, network.link.beta
         self._gamma = network.gamma
-        self._inside = network.inside
+        self._link, self._inside = network.link, network.inside
         self._compute = compute
         self._costs = dict(costs)
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
@@ -124,15 +123,14 @@ class _VirtualTime:
     def message(self, now: float, source: int, dest: int, size: int) -> float:
         out, into = self._host[source], self._host[dest]
         if out == into:
-            link = self._inside
-            takes = link.alpha + size * link.beta
+            takes = self._inside.seconds(size)
             out, into = self._hosts + source, self._hosts + dest
         else:
             self.bytes_between_hosts += size
-            takes = self._alpha + size * self._beta
+            takes = self._link.seconds(size)
             if self._slow:
                 share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0))
-                takes = self._alpha + size * self._beta / share
+                takes += size * self._link.beta * (1 / share - 1)
         sending, receiving = self._sending[out], self._receiving[into]
         free, other = sending.free, receiving.free
         if free[-2] <= now and other[-2] <= now:
