@@ -147,7 +147,8 @@ def _networks() -> list[JsonObject]:
     return [
         {
             "name": network.name,
-            "summary": f"{network.link.alpha * 1e6:g} us, {1e-9 / network.link.beta:.3g} GB/s ({network.source})",
+            "summary": f"{1e6 * network.link.alpha:.4g} us, "
+            f"{1e-9 / network.link.beta:.3g} GB/s ({network.source})",
             "alpha_seconds": network.link.alpha,
             "beta_seconds_per_byte": network.link.beta,
             "gamma_seconds_per_byte": network.gamma,

@@ -11,11 +11,13 @@ A real port shares its rate among the messages under way. Both take equally long
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import permutations
+from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
@@ -205,6 +207,17 @@ _LINKS: Final = (
 )
 """Name, latency (s), bandwidth (bytes/s) and source."""
 
+MACHINES: Final = Path(__file__).parents[1] / "networks"
+"""Files of networks that are fitted to clusters; :mod:`hpcdl.prediction.network_file` also reads their errors."""
+
+
+def _machine(path: Path) -> Network:
+    """Return the network in a file of :data:`MACHINES`."""
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    head = tables["network"]
+    return Network(head["name"], Link(**tables["link"]), head["source"], head["gamma"])
+
+
 NETWORKS: Final[dict[str, Network]] = {
     n.name: n
     for n in (
@@ -255,9 +268,10 @@ NETWORKS: Final[dict[str, Network]] = {
             for name, beta in (("100m", 1 / (0.094 * GIGABIT)), ("1g", 1 / (0.94 * GIGABIT)))
             for ms in (1, 50)
         ),
+        *map(_machine, sorted(MACHINES.glob("*.toml"))),
     )
 }
-"""Presets by name. Vendors' and standards' figures, not measurements: fit your own from measured cases."""
+"""Presets by name: figures of vendors and standards, which are optimistic, and networks fitted to clusters."""
 
 
 NO_TIME: Final = 1e-30
@@ -292,14 +306,19 @@ class Wiring:
         """Of each link used so far, bytes per second."""
         self.route = cache(self._route)
 
-    def _route(self, source: int, dest: int) -> tuple[float, Link, list[int]]:
-        """Return the latency (s) of messages between two ranks, their costs, and the numbers of their links."""
+    def early(self, source: int, dest: int, size: int) -> float:
+        """Return the extra time of the early bytes of a message (s)."""
+        network, is_inside = self._network, self._host[source] == self._host[dest]
+        return (network.inside if is_inside else network.link).early(size)
+
+    def _route(self, source: int, dest: int) -> tuple[float, list[int]]:
+        """Return the latency (s) of messages between two ranks, and the numbers of their links."""
         network, site = self._network, self._site
         out, into = self._host[source], self._host[dest]
         if out == into:
             link = network.inside
             ends = ((f"rank {source} to its host", 1.0), (f"rank {dest} from its host", 1.0))
-            return link.alpha, link, self._numbered(ends, link.beta)
+            return link.alpha, self._numbered(ends, link.beta)
         port = (dest - source) % len(self._host) % site.ports
         crossed = [
             (name, self._topology.links[name] * (1 - site.background) * self._slow.get(name, 1.0))
@@ -310,7 +329,7 @@ class Wiring:
             (f"host {into} port {port} in", network.slow.get(into, 1.0)),
         )
         latency = network.link.alpha + len(crossed) * site.hop_seconds
-        return latency, network.link, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
+        return latency, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
 
     def global_bytes(self, link_bytes: Mapping[int, int]) -> int:
         """Return the bytes over links between groups, of the bytes over each link by its number."""

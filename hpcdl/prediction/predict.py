@@ -23,7 +23,7 @@ from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.exit_codes import UsageError
-from hpcdl.fabric.network import NETWORKS
+from hpcdl.fabric.network import MACHINES, NETWORKS
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
 from hpcdl.prediction.network_file import NetworkEstimate, NetworkFileError, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
@@ -227,7 +227,8 @@ def _read(path: Path) -> tuple[Run, list[Record]]:
 def _network(name: str) -> tuple[NetworkEstimate, Source]:
     """Return the network, and the run to which it is fitted now. Raises UsageError."""
     if name in NETWORKS:
-        return NetworkEstimate(NETWORKS[name]), Source()
+        shipped = MACHINES / f"{name}.toml"
+        return load_network(shipped) if shipped.exists() else NetworkEstimate(NETWORKS[name]), Source()
     path, other = Path(name), registry.nearest(name, NETWORKS)
     if not path.exists():
         raise UsageError(f"--network: unknown {name!r}, not a file or run either{other}")

@@ -3,7 +3,7 @@
     python reports/oracles/machines.py [NAME...]     write hpcdl/networks/NAME.toml
 
 A network is fitted to the fewest nodes of its machine, one rank per node, in host memory. Larger numbers of nodes
-are held out: they give the errors of a prediction, and no choice here depends on them. Equal tables give equal files.
+are held out, and no choice here depends on them. Equal tables give equal files.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def estimate(machine: str) -> NetworkEstimate:
         "collective_left_out": summary(*found.left_out(lambda each: each.record.collective)),
     }
     notes = [
-        f"Rests on {len(chosen)} times of collectives on {nodes} nodes, one rank a node, in host memory, by {library}; "
-        "measured by others (PICO) while other jobs ran.",
+        f"Rests on {len(chosen)} times of collectives on {nodes} nodes, one rank a node, host memory, {library}.",
+        "Measured by others (PICO) while other jobs ran.",
         f"Left out of the fit: {', '.join(sorted(NOT_IN_FIT))}, whose times have copies or shared ports.",
         "No topology: messages queue only at the ports of nodes.",
     ]

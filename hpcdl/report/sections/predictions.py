@@ -47,6 +47,7 @@ LETTERS: Final = {
 ERRORS: Final = {
     "fitted": "the times that the network was fitted to",
     "scheme_and_ranks_left_out": "each algorithm on each number of ranks, predicted from all others",
+    "collective_left_out": "each collective, predicted from the others",
     "ranks_left_out": "each number of ranks, predicted from the other numbers",
 }
 PARALLELISM_NOTE: Final = (
