@@ -11,6 +11,7 @@ import pytest
 
 from hpcdl import suite
 from hpcdl.cli import main
+from hpcdl.fabric.network import MACHINES
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "suites").glob("*.toml"))
@@ -85,6 +86,7 @@ def test_a_wheel_has_the_suites(tmp_path):
         [
             *(f"hpcdl/suites/{name}.toml" for name in NAMES),
             *(f"hpcdl/papers/{path.relative_to(suite.PAPERS)}" for path in suite.PAPERS.rglob("*.toml")),
+            *(f"hpcdl/networks/{path.name}" for path in MACHINES.glob("*.toml")),
             "hpcdl/models/published_sizes.toml",
             "hpcdl/report/formats/sentences.toml",
         ]
