@@ -187,6 +187,11 @@ CHECKS: Final[Rows] = (
         "one collective uses one communicator; name another one as concurrent",
     ),
     Check("ranks", lambda case: case.operation().check(case.cluster), of="network"),
+    Check(
+        "trace",
+        lambda case: case.operation().check(case.cluster, traced=True) if case.trace == "events" else None,
+        of="network",
+    ),
     Check("message_bytes", lambda case: too_large(memory_bytes(case.spec)), "{size} on a rank: {wrong}"),
 )
 """Checks of a collective, in order."""
@@ -351,9 +356,12 @@ async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict
         scheme = Choice("aggregation", chosen)
     summed = spec.operation(scheme)
     began = perf_counter()
-    simulation = summed.simulate(network)
+    journals = journal.of_ranks(spec.ranks)
+    events = [each.events for each in journals if each.events is not None]
+    simulation = summed.simulate(network, events or None)
     took = perf_counter() - began
-    journal.repetitions([(0, round(simulation.seconds * 1e9))], simulation.messages, simulation.bytes)
+    for each in journals:
+        each.repetitions([(0, round(simulation.seconds * 1e9))], simulation.messages, simulation.bytes)
     stated, described = None, dict[str, Scalar]()
     if summed.beside is not None:
         alone = [each.simulate(network).seconds for each in (replace(summed, beside=None), summed.beside)]

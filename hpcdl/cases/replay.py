@@ -96,7 +96,8 @@ class ReplaySpec(StepSpec):
     straggler: Straggler | None = key(None, table=Straggler)
     jitter: float = key(0.0, least=0, most=MAX_JITTER, role="machine")
     threads: int = key(1, least=1, most=MAX_THREADS, role="problem", column="threads_per_rank")
-    trace: str = key("events", choices=("events", "steps", "alternating"))
+    trace: str | None = key(None, choices=("events", "steps", "alternating"))
+    """None: events of measured ranks, and steps of simulated ones, of which one host's may then stand for all."""
 
     @property
     def images(self) -> int:
@@ -259,13 +260,19 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     began = perf_counter()
     chance = (spec.jitter, spec.straggler, journal.draw)
     conditions = Conditions(cluster, times, images, bucket, costs_of(spec), *chance)
-    step = virtual_step(spec, conditions, RANDOM_STEPS if varies(spec) else 1)
+    journals = journal.of_ranks(spec.ranks)
+    traced = [each.recorder for each in journals if each.events is not None]
+    step = virtual_step(spec, conditions, RANDOM_STEPS if varies(spec) else 1, traced)
     every = spec.straggler is not None and spec.straggler.rank == EVERY  # then delays differ by chance
     own = [part.step_seconds(images, updates=not spec.strategy.updates_shards) for part in spec.stage_times]
     computed = fmean(own) if spec.stages > 1 else max(own)  # the wait of a pipeline is of all its ranks
     cycles = step.cycles if varies(spec) else [step.seconds]
     spans = [*pairwise([0, *np.rint(np.cumsum(cycles) * 1e9).astype(int).tolist()])]
-    journal.repetitions(spans, 0, round(step.bytes_sent), round(computed * 1e9))
+    # events are those of the last cycle, which does not begin at once on all ranks
+    shifts = [begin - spans[-1][0] for begin in step.begins] if traced else [0]
+    for each, shift in zip(journals, shifts, strict=True):
+        shifted = [(begin + shift, end + shift) for begin, end in spans]
+        each.repetitions(shifted, 0, round(step.bytes_sent), round(computed * 1e9))
     return {
         "parameters": volumes(spec.layers, spec.shape, 1).parameters,
         "bucket_bytes": bucket,

@@ -42,8 +42,9 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.models.layers import table_text
     from hpcdl.prediction.layer_tables import of_run
     from hpcdl.trace.chakra import write_chakra
-    from hpcdl.trace.export import select, write_goal, write_perfetto
+    from hpcdl.trace.export import select, write_perfetto
     from hpcdl.trace.recorder import analysed
+    from hpcdl.trace.schedule import write_goal
     from hpcdl.trace.schema import read
 
     try:

@@ -10,6 +10,7 @@ types are checked first (``files.py``). Names of older versions become those of 
 
 The one rule: recording must cost little: an event is a tuple in a list.
 ``link_counters.py`` names the counters of links that tell of errors and congestion.
-``README.md`` describes the groups and fields. ``export.py`` and ``chakra.py`` write the formats of other tools.
+``README.md`` describes the groups and fields. ``export.py``, ``schedule.py`` and ``chakra.py`` write the formats
+of other tools.
 Open ``recorder.py`` first.
 """

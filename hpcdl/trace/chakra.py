@@ -11,9 +11,10 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from hpcdl.trace.export import Operation, Selection, schedule
+from hpcdl.trace.export import Selection
 from hpcdl.trace.files import MAX_DATA, JsonObject, atomic_write, read_bytes
 from hpcdl.trace.run import NATIVE
+from hpcdl.trace.schedule import Operation, schedule
 
 PACKAGE: Final = "ChakraProtoMsg"
 

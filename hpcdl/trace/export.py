@@ -7,7 +7,6 @@ several tracks. An arrow (flow) leads from each send to its receive.
 from __future__ import annotations
 
 import heapq
-import itertools
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from hpcdl.trace.run import NATIVE, Run, matched
+from hpcdl.trace.run import Run, matched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,104 +72,6 @@ def select(
     start = min(events["begin"].min(), rows["begin"].min() if len(rows) else events["begin"].min())
     shift = {"begin": lambda frame: frame["begin"] - start, "end": lambda frame: frame["end"] - start}
     return Selection(name, events.assign(**shift), rows.assign(**shift), int(recorders["dropped"].sum()))
-
-
-def write_goal(path: Path, selection: Selection) -> int:
-    """Write the schedule of a selection; return its number of messages.
-
-    Sends and receives whose other end is not in the selection are left out. Raises ValueError for collectives of
-    the library, whose messages are unknown, and OSError.
-    """
-    events = selection.events
-    native = events[events["label"].astype(str).str.startswith(NATIVE)]
-    if len(native):
-        label, steps = native["label"].iloc[0], _longest_range(_without(selection.steps, native))
-        raise ValueError(
-            f"{selection.name} calls {label!r}, whose messages the MPI library does not show"
-            + (f"; leave its steps out: --steps {steps}" if steps else ", in every step")
-        )
-    numbers = {rank: number for number, rank in enumerate(selection.ranks)}
-    with path.open("w", encoding="ascii") as file:
-        file.write(f"num_ranks {len(numbers)}\n")
-        for rank, block in numbers.items():
-            file.write(f"\nrank {block} {{\n")
-            for number, label, _, length, peer, size, tag, required in schedule(selection, rank):
-                direction = {"send": "to", "recv": "from"}.get(label)
-                text = f"{label} {size}b {direction} {numbers[peer]} tag {tag}" if direction else f"calc {length}"
-                file.write(f"l{number}: {text}\n")
-                file.writelines(f"l{number} requires l{other}\n" for other in required)
-            file.write("}\n")
-    return len(selection.messages) // 2
-
-
-def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
-    """Return the numbers of the steps in which no rank has one of the events, ascending."""
-    used: set[int] = set()
-    for rank, rows in steps.sort_values("begin").groupby("rank"):
-        begins = events.loc[events["rank"] == rank, "begin"]
-        index = rows["begin"].searchsorted(begins, "right") - 1
-        inside = (index >= 0) & (begins.to_numpy() < rows["end"].to_numpy()[index])
-        used |= {*rows["step"].to_numpy()[index[inside]].tolist()}
-    return sorted({*steps["step"].tolist()} - used)
-
-
-def _longest_range(numbers: list[int]) -> str:
-    groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ranges = [[number for _, number in group] for _, group in groups]
-    longest = max(ranges, key=len, default=[])
-    return f"{longest[0]}-{longest[-1]}" if longest else ""
-
-
-class Operation(NamedTuple):
-    """Event of a rank, or its time without a recorded event, in a schedule. Times in ns."""
-
-    number: int
-    """From 1."""
-    label: str
-    """Empty: a time without an event."""
-    begin: int
-    length: int
-    peer: int
-    bytes: int
-    tag: int
-    """Number of the message; -1: none."""
-    requires: list[int]
-    """Numbers of the operations that end before it begins."""
-
-
-def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
-    """Yield the operations of a rank in the order of their begins, without messages whose other end is missing."""
-    number = 0
-    written: dict[int, int] = {}  # row: its number
-    last: tuple[int, int] | None = None  # end and row of the event that ended last before the current one began
-    running: list[tuple[int, int]] = []  # end and row of events that have not ended
-    open_rows: dict[int, list[tuple[int, int]]] = {}  # task: its events that no later one of the task requires
-    before: dict[int, tuple[int, set[int]]] = {}  # task: begin of its event before, and what that requires
-    events, tags = selection.events, selection.messages
-    ordered = events[events["rank"] == rank].sort_values(["begin", "end"], kind="stable")
-    columns = (ordered[name].tolist() for name in ("task", "label", "begin", "end", "peer", "bytes"))
-    for row, task, label, begin, end, peer, size in zip(ordered.index, *columns, strict=True):
-        ended = [event for event in running if event[0] <= begin]
-        running = [event for event in running if event[0] > begin]
-        last = max([*ended, last] if last else ended, default=None)
-        if task in before and before[task][0] == begin:  # both ends of an exchange
-            required = before[task][1]
-        else:
-            of_task = open_rows.get(task, [])
-            required = {event for at, event in of_task if at <= begin} | ({last[1]} if last else set())
-            open_rows[task] = [event for event in of_task if event[0] > begin]
-        before[task] = begin, required
-        open_rows.setdefault(task, []).append((end, row))
-        running.append((end, row))
-        numbers = sorted({written[other] for other in required if other in written})
-        if (gap := begin - last[0] if last else begin) > 0:
-            number += 1
-            yield Operation(number, "", begin - gap, gap, -1, 0, -1, numbers)
-            numbers = [number]
-        if label not in {"send", "recv"} or row in tags:
-            number += 1
-            written[row] = number
-            yield Operation(number, label, begin, end - begin, peer, size, tags.get(row, -1), numbers)
 
 
 BATCH: Final = 20_000
@@ -237,16 +138,14 @@ def _edges(selection: Selection, tracks: dict[tuple[int, str], int]) -> Iterator
             rank, kind = cast("tuple[int, str]", key)
             ends = group["end"].clip(lower=group["begin"] + 1).tolist()  # one of no length could not be shown
             begins, *others = (group[column].tolist() for column in ("begin", "name", "bytes", "flow"))
-            for begin, end, lane, name, size, flow in zip(
-                begins, ends, _lanes(begins, ends), *others, strict=True
-            ):
+            for begin, end, lane, name, size, flow in zip(begins, ends, lanes(begins, ends), *others, strict=True):
                 track = tracks.setdefault((rank, kind if lane == 0 else f"{kind} {lane + 1}"), len(tracks) + 1)
                 of_begin, of_end = (0, flow) if kind == "receive" else (flow, 0)
                 yield _Edge(begin, True, track, name, size, of_begin)
                 yield _Edge(end, False, track, name, 0, of_end)
 
 
-def _lanes(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
+def lanes(begins: Sequence[int], ends: Sequence[int]) -> list[int]:
     """Return a lane for each event, ascending in begin, so that events of one lane do not overlap."""
     free: list[int] = []
     busy: list[tuple[int, int]] = []

@@ -65,6 +65,9 @@ Packed = dict[str, Rows]
 EVENT_LIMIT: Final = 200_000
 """Default limit of events per rank and case (7.2 MB packed)."""
 
+SIMULATED_EVENT_LIMIT: Final = 2_000_000
+"""Limit of events of all ranks of a simulated collective or replay (72 MB packed)."""
+
 UPDATE_LIMIT: Final = 200_000
 """Limit of updates per rank and case (7.2 MB packed); simulated ranks each have it, because few record updates."""
 
@@ -241,6 +244,12 @@ class Recorder:
             del self.updates[UPDATE_LIMIT:]
         if len(self.steps) >= PIECE:
             self._pack_steps()
+
+    def clear_events(self) -> None:
+        """Forget all events so far."""
+        self.dropped = 0
+        if self.events is not None:
+            self.events.clear()
 
     def _pack_steps(self) -> None:
         self._packed_steps.append(np.array([Step(*row) for row in self.steps], STEP))

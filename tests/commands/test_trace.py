@@ -3,6 +3,8 @@
 import pytest
 
 from hpcdl.cli import main
+from hpcdl.commands.trace import FORMATS
+from hpcdl.trace.schema import read
 
 SUITE = """
 [suite]
@@ -20,6 +22,29 @@ global_batch = 12
 steps = 4
 network = "ethernet-1g"
 flops = 1e9
+"""
+
+OF_SIZES = """
+[suite]
+name = "s"
+
+[[case]]
+kind = "replay"
+model = "lenet5"
+training = {name = "synchronous", bucket_bytes = 100000}
+ranks = 5
+batch_per_rank = 4
+network = "ethernet-1g"
+flops = 1e9
+trace = ["steps", "events"]
+
+[[case]]
+kind = "collective"
+aggregation = "ring"
+ranks = 5
+message_bytes = 1004
+network = "ethernet-1g"
+trace = ["steps", "events"]
 """
 
 
@@ -43,6 +68,33 @@ def test_a_file_is_written_and_its_contents_are_counted(run, tmp_path, capsys, f
     assert "24 messages" in out  # 2 steps, 3 ranks, 2(p - 1) messages
     assert (", launch 1 of 2: " in out) == (launches == 2)
     assert file.stat().st_size
+
+
+def test_steps_and_collectives_of_sizes_are_traced_on_all_ranks_and_take_as_long(tmp_path, capsys):
+    """Events of the last cycle of steps alone, whatever symmetry the network has."""
+    (tmp_path / "s.toml").write_text(OF_SIZES)
+    assert main(["run", str(tmp_path / "s.toml"), "-o", str(tmp_path / "run")]) == 0
+    run = read(tmp_path / "run")
+    for index, case in enumerate(run.recorded):
+        length = case.steps["end"] - case.steps["begin"]
+        assert {*length} == {*(run.recorded[index ^ 1].steps["end"] - run.recorded[index ^ 1].steps["begin"])}
+        if '"events"' not in str(case.fields["settings"]):
+            continue
+        assert {*case.steps["rank"]} == {*run.events_of(index)["rank"]} == {*range(5)}
+        sent = (run.events_of(index)["label"] == "send").sum()
+        assert sent % (5 * 8) == 0  # 2(p - 1) messages of a rank in each sum
+        for form in FORMATS:
+            capsys.readouterr()
+            options = ["--case", str(case.fields["case"]), "--format", form, "--steps", "0"]
+            assert main(["trace", str(tmp_path / "run"), "-o", str(tmp_path / form), *options]) == 0
+            assert f"{sent} messages" in capsys.readouterr().out
+
+
+def test_a_simulated_collective_with_too_many_events_is_refused_before_it_runs(tmp_path, refused):
+    text = OF_SIZES[OF_SIZES.rindex("[[case]]") :].replace("= 5", "= 1024")
+    (tmp_path / "s.toml").write_text(f'[suite]\nname = "s"\n{text}')
+    said = refused("run", tmp_path / "s.toml", "-o", tmp_path / "run")
+    assert "trace: 1024 ranks may send 2.1e+06 messages" in said
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,9 @@ from hpcdl import registry
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.trace.chakra import message_types, write_chakra
-from hpcdl.trace.export import Selection, write_goal, write_perfetto
+from hpcdl.trace.export import Selection, write_perfetto
 from hpcdl.trace.run import matched
+from hpcdl.trace.schedule import schedule, write_goal
 
 ALPHA, BETA, GAMMA = 1e-5, 1e-9, 1e-10
 NETWORK = Network("by hand", Link(ALPHA, BETA), source="none", gamma=GAMMA)
@@ -162,11 +163,11 @@ def simulated_goal(text):
         what = operations[one]
         if what[0] == "calc":
             done = {one: now + int(what[1])}
-        elif what[-1] not in halves:
-            halves[what[-1]] = one
+        elif what[5] not in halves:
+            halves[what[5]] = one
             continue
         else:
-            other = halves.pop(what[-1])
+            other = halves.pop(what[5])
             sender, receiver = (one, other) if what[0] == "send" else (other, one)
             begin = max(now, ports[sender[0], "out"], ports[receiver[0], "in"])
             finish = begin + 1e9 * (ALPHA + BETA * int(what[1].removesuffix("b")))
@@ -192,6 +193,34 @@ def test_a_goal_schedule_takes_the_time_of_the_simulation(tmp_path, name, ranks,
     text = (tmp_path / "x.goal").read_text()
     assert text.count(": send ") == text.count(": recv ") == messages == (chosen.events["label"] == "send").sum()
     assert simulated_goal(text) == pytest.approx(seconds * 1e9, rel=0.05)
+
+
+def test_concurrent_tasks_and_computing_are_on_different_streams_and_do_not_wait_for_each_other():
+    chosen, _ = simulate("ring", 5, overlapped=True)
+    for rank in range(5):
+        operations = {each.number: each for each in schedule(chosen, rank)}
+        stream = {number: each.stream for number, each in operations.items()}
+        computing = [each for each in operations.values() if each.label in {"forward", "backward"}]
+        assert {each.stream for each in computing} == {0}
+        assert all(stream[other] == 0 for each in computing for other in each.requires)
+        messages = [each for each in operations.values() if each.label in {"send", "recv"}]
+        assert 0 not in {each.stream for each in messages}
+        assert rank or {each.stream for each in messages} == {1, 2, 3}, "rank 0 computes fastest"
+        before = [[stream[other] for other in each.requires] for each in messages]
+        assert all({*streams} in ({0}, {each.stream}) for each, streams in zip(messages, before, strict=True))
+
+
+def test_a_join_waits_for_all_tasks_and_not_only_for_the_last_to_end():
+    """Tasks 1 and 2 end at 30 and at 40 ns, and the main program, idle from 10 on, goes on at 40."""
+    mine = [(0, "forward", 0, 10, -1, 0), (1, "add", 10, 30, -1, 8), (2, "add", 10, 40, -1, 8)]
+    *_, update = schedule(selection([[*mine, (0, "update", 40, 50, -1, 0)]]), 0)
+    assert (update.label, update.requires) == ("update", [1, 2, 3])
+
+
+def test_more_streams_than_goal_can_number_are_refused(tmp_path):
+    events = [(0, "forward", 0, 1, -1, 0), *((task, "add", 1, 2, -1, 8) for task in range(1, 257))]
+    with pytest.raises(ValueError, match="rank 0 has more than 256 tasks at once"):
+        write_goal(tmp_path / "x.goal", selection([events]))
 
 
 def nodes_of(path):

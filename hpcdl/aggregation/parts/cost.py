@@ -99,12 +99,15 @@ MAX_MESSAGES: Final = 10**9
 """Most messages of a simulated operation; they take about an hour."""
 
 
-def check_messages(aggregation: Offer, ranks: int, size: float, settings: Settings | None = None) -> None:
-    """Raise ValueError for an operation with more than :data:`MAX_MESSAGES` messages."""
+def check_messages(
+    aggregation: Offer, ranks: int, size: float, settings: Settings | None = None, most: int = MAX_MESSAGES
+) -> None:
+    """Raise ValueError for an operation with more than ``most`` messages."""
     stated = volume("Messages", aggregation, ranks, size, settings)
     sent = 2 * ranks * (ranks - 1) if stated is None else stated  # default: a ring's
-    if sent > MAX_MESSAGES:
-        raise ValueError(f"{ranks} ranks may send {sent:.2g} messages; at most {MAX_MESSAGES:.0e} are simulated")
+    if sent > most:
+        what = "simulated" if most == MAX_MESSAGES else "traced"
+        raise ValueError(f"{ranks} ranks may send {sent:.2g} messages; at most {most:.0e} are {what}")
 
 
 def _holds(condition: str, ranks: int, size: float) -> bool:

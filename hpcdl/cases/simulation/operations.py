@@ -9,17 +9,21 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.collectives import offered, operand
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm, Event
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import equal_parts, phantom
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.fabric.virtual.world import World
+from hpcdl.trace.recorder import SIMULATED_EVENT_LIMIT
 
 T = TypeVar("T")
 
 MAX_UNEQUAL: Final = 2 * 10**6
 """Messages of all ranks up to which programs with unequal parts are simulated on all ranks: ten seconds."""
+
+MAX_TRACED: Final = SIMULATED_EVENT_LIMIT // 3
+"""Messages of all ranks whose events are kept: a message is two events, and often a sum."""
 
 
 class Simulation(NamedTuple):
@@ -68,33 +72,36 @@ class Operation:
     def _vector(self) -> Array:
         return phantom(self.length, self.dtype)
 
-    def check(self, network: Network) -> None:
-        """Raise ValueError if the simulation on ``network`` has too many messages."""
+    def check(self, network: Network, *, traced: bool = False) -> None:
+        """Raise ValueError if the simulation has too many messages, or if ``traced`` too many events."""
+        arguments = (self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
         try:
-            cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
+            cost.check_messages(*arguments, most=MAX_TRACED if traced else cost.MAX_MESSAGES)
         except ValueError:
-            if self._by_symmetry(network) is None:
+            if traced or self._by_symmetry(network) is None:
                 raise
 
-    def simulate(self, network: Network) -> Simulation:
-        """Return time and volume on ``network``.
+    def simulate(self, network: Network, events: list[list[Event]] | None = None) -> Simulation:
+        """Return time and volume on ``network``; add the ``events`` of each rank, of which then all are simulated.
 
         Raises ValueError for too many messages, and where the scheme does.
         """
-        if (outcome := self._by_symmetry(network)) is not None:
+        if events is None and (outcome := self._by_symmetry(network)) is not None:
             world, ends = outcome
             sent = max(world.messages), self._bytes(world)
             return Simulation(world.now, *sent, len(world.simulated), ends)
         cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
-        world, ends = self._run(network)
+        world, ends = self._run(network, events=events)
         over = world.flows.global_bytes if world.flows is not None else None
         return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, ends, over)
 
     def _by_symmetry(self, network: Network) -> tuple[World, tuple[float, ...]] | None:
         return by_symmetry(self.ranks, network, partial(self._run, network))
 
-    def _run(self, network: Network, grid: Shifts | None = None) -> tuple[World, tuple[float, ...]]:
-        world = simulated(self.ranks, network, shifts=grid)
+    def _run(
+        self, network: Network, grid: Shifts | None = None, events: list[list[Event]] | None = None
+    ) -> tuple[World, tuple[float, ...]]:
+        world = simulated(self.ranks, network, shifts=grid, events=events)
         ended = world.run(self)
         return world, tuple(map(max, zip(*ended, strict=True))) if self.beside else ()
 

@@ -134,6 +134,13 @@ class VirtualStep(NamedTuple):
     """By which the straggler makes each simulated rank's work longer, mean over steps (s)."""
 
     @property
+    def begins(self) -> list[int]:
+        """Begin of the last cycle on each rank, if all were simulated (ns)."""
+        cycle = self.unsettled // UNSETTLED
+        first = self.steps["step"].max() + 1 - cycle
+        return list(self.steps["begin"][self.steps["step"] == first].tolist())
+
+    @property
     def seconds(self) -> float:
         """Median over cycles (s); NaN without a common step."""
         return float(np.median(self.cycles)) if len(self.cycles) else math.nan
@@ -147,14 +154,17 @@ def late_rank(delays: npt.NDArray[np.float64], step_seconds: float) -> dict[str,
     return {"late_rank": int(delays.argmax()), "late_seconds": seconds} if late else {}
 
 
-def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> VirtualStep:
+def virtual_step(
+    spec: StepSpec, conditions: Conditions, counted: int = 1, traced: Sequence[Recorder] = ()
+) -> VirtualStep:
     """Simulate steps of a case on its ranks, or by symmetry; at least ``counted`` of them count.
 
-    See :func:`hpcdl.cases.simulation.operations.by_symmetry`. Raises ValueError for too many messages.
+    See :func:`hpcdl.cases.simulation.operations.by_symmetry`. ``traced``: recorders of all ranks, which get the
+    events of the last cycle; all ranks are then simulated. Raises ValueError for too many messages.
     """
-    simulate = partial(_simulated_step, spec, conditions, counted)
+    simulate = partial(_simulated_step, spec, conditions, counted, traced)
     common = spec.strategy.lockstep or spec.strategy.periodic  # otherwise the steps of all ranks are asked for
-    if common and not (conditions.jitter or conditions.straggler):
+    if common and not (conditions.jitter or conditions.straggler or traced):
         outcome = by_symmetry(spec.ranks, conditions.network, simulate)
         if outcome is not None:
             return outcome[1]
@@ -164,7 +174,7 @@ def virtual_step(spec: StepSpec, conditions: Conditions, counted: int = 1) -> Vi
 
 
 def _simulated_step(
-    spec: StepSpec, conditions: Conditions, counted: int, grid: Shifts | None
+    spec: StepSpec, conditions: Conditions, counted: int, traced: Sequence[Recorder], grid: Shifts | None
 ) -> tuple[World, VirtualStep]:
     ranks, times, jitter = spec.ranks, conditions.times, conditions.jitter
     work = ComputeTimeModel(
@@ -179,7 +189,8 @@ def _simulated_step(
     unsettled = UNSETTLED * cycle
     steps = unsettled + cycle * max(CYCLES - UNSETTLED, -(-counted // cycle))
     costs = {**conditions.costs, **times.update_costs(spec.gradient_bytes)}
-    world = simulated(ranks, conditions.network, compute=work.seconds, costs=costs, shifts=grid)
+    events = [recorder.events for recorder in traced if recorder.events is not None] or None
+    world = simulated(ranks, conditions.network, compute=work.seconds, costs=costs, events=events, shifts=grid)
     recorders = {rank: Recorder(events=False) for rank in world.simulated}
     strategy, kernels, sized = spec.training.bind(), sizes(), SizedSteps(conditions.images, steps)
 
@@ -187,7 +198,13 @@ def _simulated_step(
         def counters() -> Counters:
             return Counters(round(world.running.time * 1e9), 0, 0, 0, 0)
 
-        journal = Journal(recorders[comm.rank], counters)
+        def keep_last_cycle(step: int) -> None:
+            if traced:
+                traced[comm.rank].trim()
+                if step % cycle == 0:
+                    traced[comm.rank].clear_events()
+
+        journal = Journal(recorders[comm.rank], counters, keep_last_cycle)
         session = work.sessions[comm.rank] = await spec.session(comm, journal, kernels, sized=sized)
         session.bucket_bytes = conditions.bucket
         await strategy(comm, session)

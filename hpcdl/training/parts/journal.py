@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hpcdl.fabric.comm import Counters, Event
-from hpcdl.trace.recorder import Evaluation, Recorder, Step, Update
+from hpcdl.trace.recorder import SIMULATED_EVENT_LIMIT, Evaluation, Recorder, Step, Update
 
 
 class Moment(NamedTuple):
@@ -58,6 +58,13 @@ class Journal:
         recorder = Recorder(events=self.recorder.events is not None, limit=self.recorder.limit // ranks)
         self.recorder.virtual.append(recorder)
         return Journal(recorder, read, before_step)
+
+    def of_ranks(self, ranks: int) -> Sequence["Journal"]:
+        """Return journals of all ``ranks`` simulated ranks if events are traced; otherwise this journal alone."""
+        if self.events is None:
+            return [self]
+        self.recorder.limit = SIMULATED_EVENT_LIMIT
+        return [self.virtual(self.read, ranks) for _ in range(ranks)]
 
     def begin(self) -> None:
         """Start the training time of :meth:`moment`."""
