@@ -24,7 +24,7 @@ ONLY_IN = {
     "numba": ["compiled.py", "nn/kernels/*numba*", "compression/kernels/*"],
     "h5py": ["trace/*", "data/*"],
     "PIL": ["data/convert.py"],
-    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py"],
+    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py", "trace/schedule.py"],
     "matplotlib": ["report/formats/canvas.py", "report/formats/figure.py"],
     "jinja2": ["report/formats/html.py"],
     "scipy": ["analysis/*", "cases/keys/train_spec.py", "prediction/*"],

@@ -260,8 +260,8 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     began = perf_counter()
     chance = (spec.jitter, spec.straggler, journal.draw)
     conditions = Conditions(cluster, times, images, bucket, costs_of(spec), *chance)
-    journals = journal.of_ranks(spec.ranks)
-    traced = [each.recorder for each in journals if each.events is not None]
+    journals = journal.of_ranks(spec.ranks) if spec.trace == "events" else [journal]
+    traced = [each.recorder for each in journals if spec.trace == "events"]
     step = virtual_step(spec, conditions, RANDOM_STEPS if varies(spec) else 1, traced)
     every = spec.straggler is not None and spec.straggler.rank == EVERY  # then delays differ by chance
     own = [part.step_seconds(images, updates=not spec.strategy.updates_shards) for part in spec.stage_times]

@@ -159,7 +159,7 @@ def _run_case(
 def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes], Usage]:
     """Return a case's results on this rank, its traces, one per simulated rank, and the use of its cores."""
     mpi = job.mpi
-    trace = case.spec.trace or ("steps" if case.spec.network else "events")
+    trace = case.spec.trace
     recorder = Recorder(events=trace != "steps")
     recorder.clock_offset_ns = job.clock_offset_ns
 
