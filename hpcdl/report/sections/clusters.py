@@ -179,12 +179,9 @@ def answer(findings: Findings) -> Answer | None:
             f"On {machines} {off}; two jobs of one machine differ by {percent(floor)}.",
             f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}.",
         ]
-        bad = [
-            f"{group.collective.replace('_', '-')} on {group.machine}"
-            for group in groups(held)
-            if not group.is_good
-        ]
-        lines += [f"Beyond the limits: {', '.join(bad)}."] if bad else []
+        limits = [group for group in groups(held) if group.is_good]
+        good = [f"{group.collective.replace('_', '-')} on {group.machine}" for group in limits]
+        lines.append(f"Within the limits: {', '.join(good) or 'none'} (of {len(groups(held))} collectives).")
     for preset, machine in PRESETS.items():
         known = [cell.ratio for cell in found if cell.record.network == preset]
         if known:
