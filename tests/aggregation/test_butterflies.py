@@ -55,7 +55,7 @@ def negabinary(digits):
 
 @pytest.mark.parametrize("ranks", [8, 16, 64])
 def test_a_broadcast_follows_the_tree_of_negabinary_numbers(ranks):
-    """Step i of s: a rank with data sends to the rank whose s - i last digits are the others (section 3.2)."""
+    """Step i of s: a rank with data sends to the rank whose s - i last digits are the others (negabinary tree)."""
     digits = {negabinary(number) % ranks: number for number in range(ranks)}
     has, wanted = {0}, [[] for _ in range(ranks)]
     for bits in range(ranks.bit_length() - 1, 0, -1):
@@ -67,7 +67,7 @@ def test_a_broadcast_follows_the_tree_of_negabinary_numbers(ranks):
 
 
 def test_two_dimensions_take_turns_and_ports_begin_in_each():
-    """Swing, section 4: of four parts on 4 x 4 ranks two begin in each dimension, two of them backward."""
+    """Swing on a torus: of four parts on 4 x 4 ranks two begin in each dimension, two of them backward."""
     right, down = 1, 4
     assert [swings(16, (4, 4)).partners[step][0] for step in range(4)] == [right, down, 3 * right, 3 * down]
     begins = [swings(16, (4, 4), port).partners[0][0] for port in range(4)]
