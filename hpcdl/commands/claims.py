@@ -24,12 +24,13 @@ def arguments(parser: Arguments) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    from hpcdl.analysis.network.clusters import records as measured_by_others
     from hpcdl.registry import nearest
     from hpcdl.report.claims import document
     from hpcdl.report.formats.cells import message
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.formats.verdicts import exit_code
-    from hpcdl.report.run.claims import ABSENT, NO, OPEN, SOURCES, WORST_FIRST, sources
+    from hpcdl.report.run.claims import ABSENT, BY_OTHERS, NO, OPEN, SOURCES, WORST_FIRST, sources
 
     check_page(options.output, ".html", ".md")
     if not options.runs.is_dir():
@@ -39,8 +40,8 @@ def execute(options: argparse.Namespace) -> int:
     chosen = [*[NO] * options.failed, *[OPEN, ABSENT] * options.open] or WORST_FIRST
     every_source = sources([options.source] if options.source else SOURCES)
     names = {clause.run for source in every_source for claim in source.claims for clause in claim.clauses}
-    runs, unread = dict[str, "list[Record]"](), 0
-    for name in sorted(names):
+    runs, unread = {BY_OTHERS: measured_by_others()}, 0
+    for name in sorted(names - {BY_OTHERS}):
         try:
             runs[name] = _records(options.runs / name)
         except UsageError as error:
@@ -73,7 +74,8 @@ COMMAND: Final = Command(
     65,
     "check the claims of the sources against runs",
     "Print the claims of papers that fail or are open by the runs of the shipped suites, then a row for each. "
-    "FOLDER has a run, or a folder of launches, for each suite; a claim without its runs has no verdict. Exit "
-    "code 1: a claim came out otherwise than expected; 3: none is decided, or a run cannot be read.",
+    "FOLDER has a run, or a folder of launches, for each suite; a claim without its runs has no verdict. What "
+    "others measured on four clusters is in the package. Exit code 1: a claim came out otherwise than expected; "
+    "3: none is decided, or a run cannot be read.",
     "hpcdl claims runs/reports -o claims.md",
 )

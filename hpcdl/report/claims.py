@@ -9,7 +9,18 @@ from hpcdl.report.formats.cells import NONE, plural
 from hpcdl.report.formats.document import Document, Section, headed
 from hpcdl.report.formats.tables import Row, Table
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.claims import ABSENT, NO, OPEN, WORST_FIRST, YES, ClauseDecision, Decision, Source, decide
+from hpcdl.report.run.claims import (
+    ABSENT,
+    BY_OTHERS,
+    NO,
+    OPEN,
+    WORST_FIRST,
+    YES,
+    ClauseDecision,
+    Decision,
+    Source,
+    decide,
+)
 
 MARKED: Final = {YES: "\N{CHECK MARK} yes", NO: "\N{BALLOT X} no", OPEN: "? open", ABSENT: "? no run"}
 """Verdicts in a table."""
@@ -96,5 +107,5 @@ def _rows(decision: Decision) -> list[Row]:
 def _cells(decision: ClauseDecision) -> Row:
     """Return cells of :data:`HEADER` but the first."""
     clause, (number, bounds) = decision.clause, decision.here
-    by = f"{decision.means} (run {clause.run})"
+    by = f"{decision.means} ({'PICO' if clause.run == BY_OTHERS else f'run {clause.run}'})"
     return MARKED[decision.verdict], number, clause.limit, bounds, clause.because or NONE, by

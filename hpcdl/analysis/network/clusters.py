@@ -8,11 +8,13 @@ import csv
 import gzip
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import Final
+
+from hpcdl.analysis.run.record import Record
 
 TABLE: Final = Path(__file__).parents[2] / "papers" / "pico.csv.gz"
 ALLOCATIONS: Final = TABLE.with_name("pico_allocations.csv")
@@ -124,6 +126,45 @@ def _measurement(row: dict[str, str]) -> Measurement:
 def comparable() -> list[Measurement]:
     """Return the measurements with a scheme, in host memory and with one rank a node, as networks have them."""
     return [each for each in measurements() if each.scheme and each.memory == "host" and each.ranks == each.nodes]
+
+
+@cache
+def records() -> list[Record]:
+    """Return the measurements in host memory with one rank a node as records of run ``pico``, for claims.
+
+    The settings have ``machine``, ``job`` and PICO's ``algorithm``; bounds are the quartiles of the repetitions.
+    A tree's allreduce, algorithm ``reduce, broadcast``, is the sum of both by a binomial tree in one job.
+    """
+    made = [_record(each) for each in measurements() if each.memory == "host" and each.ranks == each.nodes]
+    trees = {
+        (each.machine, each.job, each.ranks, each.collective, each.message_bytes): each
+        for each in comparable()
+        if each.scheme == "binomial"
+    }
+    for (machine, job, ranks, collective, size), last in trees.items():
+        first = trees.get((machine, job, ranks, "reduce", size))
+        if collective == "broadcast" and first is not None:
+            times = {name: getattr(first, name) + getattr(last, name) for name in ("low", "seconds", "high")}
+            both = replace(last, collective="allreduce", algorithm="reduce, broadcast", **times)
+            made.append(_record(both).but(aggregation="binomial"))
+    return made
+
+
+def _record(measured: Measurement) -> Record:
+    """Return a measurement as a record, without the network of a simulation."""
+    return Record(
+        suite="pico",
+        kind="collective",
+        collective=measured.collective,
+        aggregation=measured.scheme,
+        ranks=measured.ranks,
+        nodes=measured.nodes,
+        message_bytes=measured.message_bytes,
+        time_p50_seconds=measured.seconds,
+        time_p50_low_seconds=measured.low,
+        time_p50_high_seconds=measured.high,
+        settings={"machine": measured.machine, "job": measured.job, "algorithm": measured.algorithm},
+    )
 
 
 @cache

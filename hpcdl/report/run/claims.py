@@ -8,6 +8,7 @@ keys of its claim that it does not give itself, and the columns of its cases:
     measurement as a sentence, with ``{}`` in the place of the number;
 ``run``, ``field``, ``case``
     the number: a field of the records of that run whose columns have these texts ("None": without a value);
+    run ``pico`` has the times that others measured on real clusters, in the package;
 ``by``, ``minus``
     columns in which other records differ, by whose number it is divided, or whose number is subtracted;
 ``against``
@@ -46,6 +47,8 @@ from hpcdl.trace.quantities import COLUMNS
 
 SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
 """Files, in the order of the page."""
+BY_OTHERS: Final = "pico"
+"""In the place of a run: what others measured on real clusters (:mod:`hpcdl.analysis.network.clusters`)."""
 YES, NO, OPEN, ABSENT = "yes", "no", "not decided", "no run"
 WORST_FIRST: Final = (NO, OPEN, ABSENT, YES)
 BY_SEED: Final = {name for name, quantity in COLUMNS.items() if quantity.seeded}
@@ -200,6 +203,7 @@ class ClauseDecision:
         if self.clause.field in COUNTED or ("bytes" in self.clause.field and not self.clause.is_timed):
             return "arithmetic"
         first = "simulated" if "simulated" in self.marks else "measured"
+        first = "measured by others" if self.clause.run == BY_OTHERS else first
         return ", ".join(dict.fromkeys([first, *self.marks]))
 
 

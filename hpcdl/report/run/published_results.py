@@ -20,7 +20,6 @@ from typing import Final
 
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
-from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, plural, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
@@ -82,13 +81,6 @@ def _flop_by_byte(record: Record, size: float | None) -> float:
     return (record.modelled_compute_seconds or math.nan) * (record.flops or math.nan) / (size or math.nan)
 
 
-def _seconds_without_latency(record: Record) -> float | None:
-    """Return the time of an operation without the alpha of its messages; None if they have no common link."""
-    network = NETWORKS[str(record.network)].on(record.settings.get("ranks_per_host", 1))
-    link, seconds = network.common_link(record.ranks), record.time_p50_seconds or math.nan
-    return seconds - (record.messages_per_rank or 0) * link.alpha if link else None
-
-
 COMPUTED: Final[dict[str, Callable[[Record], float | None]]] = {
     "diverged": lambda record: float(record.diverged_step is not None),
     "bytes_per_image": lambda record: (record.bytes_sent_per_rank or 0.0) / (record.global_batch or math.nan),
@@ -96,7 +88,6 @@ COMPUTED: Final[dict[str, Callable[[Record], float | None]]] = {
     "flop_by_byte_sent": lambda record: _flop_by_byte(record, record.bytes_sent_per_rank),
     "rank_seconds_to_target": lambda record: record.ranks * (number(record, "seconds_to_target") or math.nan),
     "hours_of_64_epochs": lambda record: _hours(64, record.images_per_second),
-    "seconds_without_latency": _seconds_without_latency,
 }
 """Numbers that are computed of several fields of a record, by name; None: unknown."""
 
