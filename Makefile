@@ -31,9 +31,11 @@ help:  ## list the targets
 quickstart: $(VENV)/ready  ## train LeNet by eight schemes, replay GoogLeNet on 1 to 8 ranks, and print the answers
 	$(BIN)/hpcdl run suites/quickstart.toml --launches 3
 
-oracles: $(VENV)/ready-to-test  ## compare with other people's tools (ARCHIVES="NAME=CHECKOUT ...": change points; needs apache-otava in $(VENV))
+oracles: $(VENV)/ready-to-test  ## compare with other people's tools (ARCHIVES="NAME=CHECKOUT ...": change points; needs apache-otava in $(VENV); LOGGOPSIM=, ATLAHS=CHECKOUT: simulated times)
 	@if [ -n "$(ARCHIVES)" ]; then $(BIN)/python reports/oracles/change_points.py $(ARCHIVES); \
 	else echo "change points: skipped, ARCHIVES=\"NAME=CHECKOUT ...\" is not given (names: reports/oracles/change_points.py)"; fi
+	@if [ -n "$(LOGGOPSIM)" ]; then $(BIN)/python reports/oracles/loggopsim.py $(LOGGOPSIM) $(ATLAHS); \
+	else echo "LogGOPSim: skipped, LOGGOPSIM=CHECKOUT is not given (and ATLAHS=CHECKOUT for the terms)"; fi
 
 near-linear: $(VENV)/ready  ## near-linear scaling on 16 emulated hosts, three launches of a quarter of an hour (as root)
 	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/hpcdl testbed --hosts 16 --rate 400mbit -- \
