@@ -31,6 +31,8 @@ class Selection:
     """rank, step, begin, end."""
     dropped: int
     """Events that the recorder had no room for."""
+    pairs: pd.DataFrame
+    """send, recv: rows of the two ends of each message of the case, also of those that are not selected."""
 
     @cached_property
     def ranks(self) -> list[int]:
@@ -40,8 +42,8 @@ class Selection:
     @cached_property
     def messages(self) -> dict[int, int]:
         """Number of its message, from 0, by row of a send or receive whose other end is selected too."""
-        pairs = matched(self.events)
-        return {row: number for side in ("send", "recv") for number, row in enumerate(pairs[side])}
+        both = self.pairs[self.pairs[["send", "recv"]].isin(self.events.index).all(axis=1)]
+        return {row: number for side in ("send", "recv") for number, row in enumerate(both[side])}
 
 
 def select(
@@ -54,6 +56,7 @@ def select(
     """
     name = str(run.described[case_index].get("case", ""))
     events = run.events_of(case_index)
+    pairs = matched(events)  # before a selection, which could take one end of a message
     rows = run.rows_of("steps", case_index)
     recorders = run.rows_of("ranks", case_index)
     if ranks is not None:
@@ -71,7 +74,7 @@ def select(
         raise ValueError(f"{name} has no recorded events of these ranks and steps")
     start = min(events["begin"].min(), rows["begin"].min() if len(rows) else events["begin"].min())
     shift = {"begin": lambda frame: frame["begin"] - start, "end": lambda frame: frame["end"] - start}
-    return Selection(name, events.assign(**shift), rows.assign(**shift), int(recorders["dropped"].sum()))
+    return Selection(name, events.assign(**shift), rows.assign(**shift), int(recorders["dropped"].sum()), pairs)
 
 
 BATCH: Final = 20_000

@@ -304,4 +304,6 @@ def main(checkouts):
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("change_points.py: which archives? NAME=CHECKOUT ...")
     main(dict(argument.split("=", 1) for argument in sys.argv[1:]))

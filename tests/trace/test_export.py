@@ -63,7 +63,17 @@ def selection(events):
     rows = [(rank, *event) for rank, mine in enumerate(events) for event in mine]
     frame = pd.DataFrame(rows, columns=["rank", "task", "label", "begin", "end", "peer", "bytes"])
     steps = frame.groupby("rank").agg(begin=("begin", "min"), end=("end", "max")).reset_index().assign(step=0)
-    return Selection("case", frame, steps, 0)
+    return Selection("case", frame, steps, 0, matched(frame))
+
+
+def test_a_message_with_one_end_selected_leaves_the_others_matched():
+    """A ring sends equal messages: without its first send, the second one would go with the first receive."""
+    whole, _ = simulate("ring", 3)
+    first = whole.events.index[(whole.events["label"] == "send") & (whole.events["rank"] == 0)][0]
+    part = replace(whole, events=whole.events.drop(first))
+    send, recv = np.array([*part.messages]).reshape(2, -1)  # all sends, then all receives
+    assert {*zip(send, recv, strict=True)} < {*whole.pairs.itertuples(index=False, name=None)}
+    assert len(send) == len(whole.pairs) - 1
 
 
 @pytest.mark.parametrize("overlapped", [False, True])

@@ -37,8 +37,10 @@ SCHEMES: Final = {
 
 Rabenseifner's begins with the nearest partner, ``halving_doubling`` with the farthest; Bruck's allgather of a
 power of two is that of ``circulant``. Open MPI's trees are not segmented here; how Fujitsu's binary tree is, is
-not stated. Rings of fewer elements than ranks are another algorithm, and so are two others on a number of ranks
-that is no power of two.
+not stated. Cray's allreduces are not what their names say: in one job its recursive doubling of 64 KiB and more
+takes a quarter to two thirds of the time of PICO's, and its Rabenseifner less than PICO's for short messages.
+Rings of fewer elements than ranks are another algorithm, and so are two others if the number of ranks is no power
+of two.
 """
 FITTED: Final = {"leonardo": (512,), "lumi": (8, 16), "marenostrum5": (32, 60), "fugaku": (8, 64)}
 """Numbers of nodes that each machine's network is fitted to; all others are held out."""
@@ -92,6 +94,7 @@ class Measurement:
         two_only = (self.collective, name) in POWERS_OF_TWO and self.ranks & (self.ranks - 1)
         short = name == "ring" and self.message_bytes // 4 < self.ranks
         changed = self.library.startswith("custom") or (name == "binary" and self.library.startswith("FJMPI"))
+        changed |= self.library.startswith("CRAY") and self.collective == "allreduce" and not self.by_pico
         return None if two_only or short or changed else SCHEMES.get(self.collective, {}).get(name)
 
 
