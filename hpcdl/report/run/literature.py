@@ -23,6 +23,7 @@ TITLES: Final = {
     "adamw": "AdamW",
     "allgather": "an allgather",
     "bf16": "bfloat16",
+    "bine": "Bine trees",
     "binomial": "a reduction tree",
     "constant": "a constant learning rate",
     "deep_compression": "Deep Compression",
@@ -43,6 +44,7 @@ TITLES: Final = {
     "sharded_parameter_server": "sharded servers",
     "sign": "signSGD",
     "sparcml": "SparCML",
+    "swing": "Swing",
     "synchronous": "synchronous training",
     "terngrad": "TernGrad",
 }
@@ -68,6 +70,7 @@ SETTINGS: Final = {
     "warmup": "with a warm-up",
     "warmup_steps": "with {} dense steps first",
     "bucket_bytes=0": "by whole layers",
+    "nearest_first=True": "(nearest rank first)",
     "dedicated=True": "with a dedicated server",
     "period=1": "in every step",
     "ramp_steps=0": "without a ramp",
@@ -79,7 +82,12 @@ IMPLIED: Final = ("bound", "collect", "delay_compensation", "outer_", "stage")
 """Beginnings of settings that the literature's name of a strategy (the record's ``system``) implies."""
 LINKS: Final = {
     r"ETHERNET-(\d+)([MG])": r"\1 \2bit/s Ethernet",
+    r"SLINGSHOT-(\d+)": r"Slingshot \1",
     r"INFINIBAND-(EDR|HDR|NDR)": r"InfiniBand \1",
+    "FUGAKU": "Fugaku",
+    "LEONARDO": "Leonardo",
+    "LUMI": "LUMI",
+    "MARENOSTRUM5": "MareNostrum 5",
     r"(RDMA|TCP)-(\d+)G": r"\2 Gbit/s \1",
     r"WAN-(\d+)([MG])-(\d+)MS": r"links of \1 \2bit/s and \3 ms",
 }

@@ -13,6 +13,7 @@ from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.literature import link_title
 
 PRESETS: Final = {"infiniband-hdr": "leonardo", "slingshot-11": "lumi"}
 """Presets from data sheets, and the machine with such ports."""
@@ -174,19 +175,20 @@ def answer(findings: Findings) -> Answer | None:
         floor = quantiles([each for by in scatter()["two jobs"].values() for each in by])[0]
         machines = plural(len({cell.measured.machine for cell in held}), "real cluster")
         error = bounded(*median_interval(errors), percent)
-        off = f"hpcdl's predictions for other numbers of nodes are off by {error} in the median"
+        off = f"predictions for held-out numbers of nodes are off by {error} in the median"
         lines = [
-            f"On {machines} {off}; two jobs of one machine differ by {percent(floor)}.",
+            f"On {machines} {off}; two alike jobs differ by {percent(floor)}.",
             f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}.",
         ]
         limits = [group for group in groups(held) if group.is_good]
-        good = [f"{group.collective.replace('_', '-')} on {group.machine}" for group in limits]
+        good = [f"{group.collective.replace('_', '-')} on {link_title(group.machine)}" for group in limits]
         lines.append(f"Within the limits: {', '.join(good) or 'none'} (of {len(groups(held))} collectives).")
     for preset, machine in PRESETS.items():
         known = [cell.ratio for cell in found if cell.record.network == preset]
         if known:
             share = percent(float(np.median(known)))
-            lines.append(f"Times of the preset {preset} are {share} of those measured on {machine} (median).")
+            names = f"preset {link_title(preset)}", link_title(machine)
+            lines.append(f"The median time of the {names[0]} is {share} of the time measured on {names[1]}.")
     return Answer(lines[0], lines[1:], [cell.record for cell in held or found]) if lines else None
 
 
@@ -204,7 +206,7 @@ def charts(findings: Findings) -> list[Lines]:
             time = cell.ratio * at.seconds
             points.setdefault(f"{name}, predicted", {})[at.nodes] = Point(at.nodes, time)
         series = [Series(name, [*by.values()]) for name, by in points.items()]
-        title = f"Allreduce of {volume(size)} on {machine}"
+        title = f"Allreduce of {volume(size)} on {link_title(machine)}"
         axes = Axis("nodes", whole, 2), Axis("time", seconds, 10)
         made += [Lines(title, *axes, series, "Bars: quartiles of the repetitions of a job.")] if series else []
     return made
