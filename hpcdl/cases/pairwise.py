@@ -2,11 +2,13 @@
 
 ``exchange``: ``fabric`` is :meth:`Comm.exchange`, ``raw`` is mpi4py's Sendrecv with nothing in between.
 Their difference is the cost of the fabric. ``pattern``: ``pair`` is ranks 0 and 1, ``all_pairs``
-every two ranks in rounds without conflict, ``bisection`` one half with the other, all at once.
+every two ranks in rounds without conflict, ``bisection`` one half with the other, all at once. With
+``confirm = 2`` pairs of hosts that take longer are measured twice (:mod:`hpcdl.cases.measuring.confirmation`).
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final
 
@@ -14,6 +16,7 @@ import numpy as np
 
 from hpcdl.cases.keys.checks import Check, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, key
+from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, typical_ns
 from hpcdl.fabric.comm import LIBRARY_CALLS, Comm
 from hpcdl.fabric.pairs import rounds
 from hpcdl.trace.recorder import Scalar
@@ -37,6 +40,7 @@ class PairwiseSpec:
     pattern: str = key("pair", choices=tuple(CALLED), role="problem")
     repetitions: int = key(1000, least=1, most=MAX_REPETITIONS, role="sampling")
     warmup: int = key(100, least=0, most=MAX_REPETITIONS, role="sampling")
+    confirm: int = key(1, least=1, most=9, role="sampling")
     threads: int = key(1, least=1, most=MAX_THREADS, role="problem", column="threads_per_rank")
     trace: str = key("steps", choices=("events", "steps"))
 
@@ -90,30 +94,79 @@ def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[
         incoming = np.empty(size, np.uint8)
         sendrecv = comm.library.Sendrecv  # type: ignore[attr-defined] # MPI's alone
         raw = spec.exchange == "raw"
-        correct, spans, messages = True, list[tuple[int, int]](), 0
-        for repetitions in (spec.warmup, spec.repetitions):
-            for partners in rounds(comm.size, spec.pattern):
-                peer = partners[comm.rank]
-                await comm.native("barrier", outgoing)
-                incoming[:] = comm.rank % 256
-                for _ in range(repetitions):
-                    begin = perf_counter_ns()
-                    if peer is None:
-                        pass  # a rank that rests has steps of no length, so that all ranks count alike
-                    elif raw:
-                        sendrecv(outgoing, peer, 0, incoming, peer, 0)
-                    else:
-                        await comm.exchange(outgoing, peer, incoming, peer)
-                    spans.append((begin, perf_counter_ns()))
-                if peer is not None and repetitions:
-                    messages = 1
-                    correct &= bool((incoming == peer % 256).all())
-        journal.repetitions(spans, messages, size * messages)
+        correct = True
+
+        async def exchanges(peer: int | None, repetitions: int) -> list[tuple[int, int]]:
+            """Return begin and end (ns) of each exchange with ``peer``; of no length without one."""
+            nonlocal correct
+            spans = []
+            await comm.native("barrier", outgoing)
+            incoming[:] = comm.rank % 256
+            for _ in range(repetitions):
+                begin = perf_counter_ns()
+                if peer is None:
+                    pass  # a rank that rests has steps of no length, so that all ranks count alike
+                elif raw:
+                    sendrecv(outgoing, peer, 0, incoming, peer, 0)
+                else:
+                    await comm.exchange(outgoing, peer, incoming, peer)
+                spans.append((begin, perf_counter_ns()))
+            if peer is not None and repetitions:
+                correct &= bool((incoming == peer % 256).all())
+            return spans
+
+        LIBRARY_CALLS[exchanges.__code__] = lambda local: (
+            "" if local["peer"] is None else f"Sendrecv with rank {local['peer']}"
+        )
+        table, seconds = rounds(comm.size, spec.pattern), np.zeros(comm.size, np.int64)
+        peers = [partners[comm.rank] for partners in table]
+        warm = [span for peer in peers for span in await exchanges(peer, spec.warmup)]
+        timed = []
+        for peer in peers:
+            timed += (spans := await exchanges(peer, spec.repetitions))
+            if peer is not None:
+                seconds[peer] = typical_ns(spans)
+        messages = int(any(peer is not None for peer in peers))
+        journal.repetitions(warm + timed, messages, size * messages)
+        described: dict[str, Scalar] = {}
+        if spec.confirm > 1:
+            first, hosts = await _slower(comm, seconds), np.array(await hosts_of_ranks(comm))
+            first[(hosts[:, None] == hosts).ravel()] = 0
+            again = partial(_again, comm, spec, exchanges)
+            described["measured_again"] = await confirmed(first, _pairs(table), again, spec.confirm)
         wrong = np.array([not correct], np.float64)
         await comm.native("allreduce", wrong)
-        return {"correct": not wrong[0]}
+        return {"correct": not wrong[0], **described}
 
-    LIBRARY_CALLS[measure.__code__] = lambda local: (
-        "" if local.get("peer") is None else f"Sendrecv with rank {local['peer']}"
-    )
     return measure
+
+
+def _pairs(table: Sequence[Sequence[int | None]]) -> list[list[int]]:
+    """Return the pairs of each round as numbers i x ranks + j, i < j."""
+    return [
+        [rank * len(partners) + peer for rank, peer in enumerate(partners) if peer is not None and rank < peer]
+        for partners in table
+    ]
+
+
+async def _slower(comm: Comm, mine: Times) -> Times:
+    """Return the time (ns) of each pair at its slower rank, (p x p,); ``mine``: (p,) of this rank by its peer."""
+    times = await comm.allgather_words(mine)
+    return np.triu(np.maximum(times, times.T)).ravel()
+
+
+async def _again(
+    comm: Comm,
+    spec: PairwiseSpec,
+    exchanges: Callable[[int | None, int], Coroutine[Any, Any, list[tuple[int, int]]]],
+    pairs: Sequence[int],
+) -> Times:
+    """Measure ``pairs``, which have no rank in common, at the same time; return (p x p,) times (ns)."""
+    ranks = [divmod(pair, comm.size) for pair in pairs]
+    partners = {rank: peer for pair in ranks for rank, peer in (pair, pair[::-1])}
+    peer, mine = partners.get(comm.rank), np.zeros(comm.size, np.int64)
+    await exchanges(peer, spec.warmup)
+    spans = await exchanges(peer, spec.repetitions)
+    if peer is not None:
+        mine[peer] = typical_ns(spans)
+    return await _slower(comm, mine)

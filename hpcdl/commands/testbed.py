@@ -10,6 +10,8 @@ def arguments(parser: Arguments) -> None:
     parser.option("--hosts N", "host1, host2, ...; at most 64", type=whole_number, required=True)
     parser.option("--rate RATE", "rate of each link in both directions, in bits: 200mbit, 1gbit", required=True)
     parser.option("--slow HOST:RATE", "a host with another rate; repeatable", action="append", default=[])
+    slower = "a host whose processes may use so many cores together, such as host3:0.8; repeatable"
+    parser.option("--slow-cpu HOST:CORES", slower, action="append", default=[])
     effect = "two switches, each with half of the hosts, and an uplink of this rate between them"
     parser.option("--uplink --trunk RATE", effect, default="", dest="trunk")
     parser.option("--latency TIME", "delay from host to host: 30ms, 500us", type=duration)
@@ -22,7 +24,8 @@ def execute(options: argparse.Namespace) -> int:
     # argparse treats -- differently in different versions of Python, and the command may contain -- too
     given = options.given
     command = given[given.index("--") + 1 :] if "--" in given else options.words
-    planned = plan(options.hosts, options.rate, options.slow, options.trunk, options.latency)
+    slow, cpu = options.slow, options.slow_cpu
+    planned = plan(options.hosts, options.rate, slow, options.trunk, options.latency, cpu)
     return run_in_testbed(planned, command)
 
 

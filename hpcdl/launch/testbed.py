@@ -13,13 +13,14 @@ import signal
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from hpcdl.launch import machine
 from hpcdl.launch.process import LaunchError, child_preparation
 from hpcdl.registry import shortened
 from hpcdl.trace.files import JsonMapping, JsonObject
@@ -59,10 +60,22 @@ class Plan:
     trunk_bytes_per_second: int = 0
     latency: float = 0.0
     relayed: bool = False
+    slow_cpu: Mapping[str, float] = field(default_factory=dict)
+    """Cores that all processes of a host may use together, by host; the others have no limit."""
 
 
-def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay: timedelta | None = None) -> Plan:
-    """Check the options and that this machine supports them; each of ``slow`` is HOST:RATE. Raises LaunchError."""
+def plan(
+    hosts: int,
+    rate: str,
+    slow: Sequence[str] = (),
+    trunk: str = "",
+    delay: timedelta | None = None,
+    slow_cpu: Sequence[str] = (),
+) -> Plan:
+    """Check the options and that this machine supports them; raises LaunchError.
+
+    Each of ``slow`` is HOST:RATE, and each of ``slow_cpu`` HOST:CORES.
+    """
     if not 1 <= hosts <= MAX_HOSTS:
         raise LaunchError(f"--hosts {hosts}: must be from 1 to {MAX_HOSTS}")
     if trunk and hosts == 1:
@@ -70,17 +83,18 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
     usual = _bits(rate, f"--rate {rate}")
     rates = {f"host{number}": usual for number in range(1, hosts + 1)}
     slower: dict[str, str] = {}
-    for entry in slow:
-        host, colon, its_rate = entry.partition(":")
-        if not (host and colon and its_rate):
-            raise LaunchError(f"--slow {entry}: write HOST:RATE, such as host1:50mbit")
-        if host not in rates:
-            available = f"host1 to host{hosts}" if hosts > 1 else "host1 only"
-            raise LaunchError(f"--slow {entry}: there is no {host!r}; available: {available}")
-        if host in slower:
-            raise LaunchError(f"--slow {entry}: {host} already has the rate {slower[host]}")
-        rates[host] = _bits(its_rate, f"--slow {entry}")
+    for entry, host, its_rate in _of_hosts("--slow", slow, rates, "RATE, such as host1:50mbit"):
+        rates[host] = _bits(its_rate, entry)
         slower[host] = _spelled(rates[host])
+    quotas: dict[str, float] = {}
+    for entry, host, cores in _of_hosts("--slow-cpu", slow_cpu, rates, "CORES, such as host1:0.8"):
+        if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})?", cores) or float(cores) < 0.01:
+            raise LaunchError(f"{entry}: must be a number of cores from 0.01 on, such as 0.8, not {cores!r}")
+        quotas[host] = float(cores)
+    if quotas and cpu_controller() is None:
+        raise LaunchError(
+            "--slow-cpu: this machine has no cpu controller of control groups that may be written to"
+        )
     joined = _bits(trunk, f"--uplink {trunk}") if trunk else 0
     latency = 0.0 if delay is None else delay.total_seconds()
     if latency > 10:
@@ -99,7 +113,42 @@ def plan(hosts: int, rate: str, slow: Sequence[str] = (), trunk: str = "", delay
         raise LaunchError(f"--latency: the kernel has neither netem nor {DEVICE}; load sch_netem or tun")
     per_second = {host: bits // 8 for host, bits in rates.items()}
     spelled = _spelled(joined) if joined else ""
-    return Plan(hosts, _spelled(usual), slower, per_second, spelled, joined // 8, latency, relayed)
+    return Plan(hosts, _spelled(usual), slower, per_second, spelled, joined // 8, latency, relayed, quotas)
+
+
+def _of_hosts(
+    option: str, entries: Sequence[str], hosts: Collection[str], form: str
+) -> Iterator[tuple[str, str, str]]:
+    """Yield option, host and value of each entry HOST:VALUE. Raises LaunchError."""
+    seen = dict[str, str]()
+    for entry in entries:
+        host, colon, value = entry.partition(":")
+        if not (host and colon and value):
+            raise LaunchError(f"{option} {entry}: write HOST:{form}")
+        if host not in hosts:
+            available = f"host1 to host{len(hosts)}" if len(hosts) > 1 else "host1 only"
+            raise LaunchError(f"{option} {entry}: there is no {host!r}; available: {available}")
+        if host in seen:
+            raise LaunchError(f"{option} {entry}: {host} already has {seen[host]}")
+        seen[host] = value
+        yield f"{option} {entry}", host, value
+
+
+GROUP_PREFIX: Final = "hpcdl-testbed-"
+
+
+def cpu_controller(root: Path = Path("/sys/fs/cgroup")) -> Path | None:
+    """Return the folder in which control groups with a limit of CPU time can be made; None if there is none."""
+    folder = root / "cpu" if (root / "cpu/cpu.shares").exists() else root
+    second = "cpu" in machine.text(root / "cgroup.controllers").split()
+    return folder if (second or folder != root) and os.access(folder, os.W_OK) else None
+
+
+def _remove_groups() -> None:
+    """Remove the control groups of testbeds that have ended: those without processes."""
+    for group in (cpu_controller() or Path("/none")).glob(f"{GROUP_PREFIX}*"):
+        with suppress(OSError):
+            group.rmdir()
 
 
 def _bits(text: str, option: str) -> int:
@@ -171,6 +220,8 @@ def run_in_testbed(planned: Plan, command: Sequence[str]) -> int:
         while True:
             with suppress(KeyboardInterrupt):
                 code = child.wait()
+                if planned.slow_cpu:
+                    _remove_groups()
                 return code if code >= 0 else 128 - code
 
 

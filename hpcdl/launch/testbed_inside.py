@@ -27,8 +27,18 @@ from select import select
 from threading import Thread
 from time import monotonic
 from typing import Final
+from uuid import uuid4
 
-from hpcdl.launch.testbed import DEVICE, INTERFACE, TESTBED, Plan, command_path, launcher_settings
+from hpcdl.launch.testbed import (
+    DEVICE,
+    GROUP_PREFIX,
+    INTERFACE,
+    TESTBED,
+    Plan,
+    command_path,
+    cpu_controller,
+    launcher_settings,
+)
 
 
 def card(name: str) -> int:
@@ -95,7 +105,9 @@ AGENT: Final = f"""#!/bin/sh
 # ssh for emulated hosts: ssh HOST [COMMAND...]
 while case "$1" in -*) true ;; *) false ;; esac; do shift; done
 pid=$(cat "{FOLDER}/hosts/$1" 2>/dev/null) || {{ echo "ssh: no emulated host '$1'" >&2; exit 255; }}
+group="{FOLDER}/groups/$1"
 shift
+if [ -e "$group" ]; then echo 0 >"$(cat "$group")/cgroup.procs"; fi
 exec nsenter --target "$pid" --net --uts --ipc --mount \\
     sh -c 'cd "$0" && eval "$1"' "$PWD" "${{*:-exec ${{SHELL:-sh}}}}"
 """
@@ -116,6 +128,8 @@ def main(plan: Plan, command: Sequence[str]) -> int:
     try:
         _files(plan)
         _hosts(plan)
+        for host, cores in plan.slow_cpu.items():
+            (FOLDER / "groups" / host).write_text(str(_limited_group(host, cores)))
         if plan.latency:
             by = "a relay in user space, as this kernel has no netem" if plan.relayed else "the kernel (netem)"
             print(f"hpcdl: testbed: {plan.latency * 1e3:g} ms from host to host, by {by}", file=sys.stderr)
@@ -151,7 +165,7 @@ def _environment() -> dict[str, str]:
 
 def _files(plan: Plan) -> None:
     _do("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(FOLDER))
-    for name in ("bin", "hosts", "temporary", "cgroup"):
+    for name in ("bin", "hosts", "groups", "temporary", "cgroup"):
         (FOLDER / name).mkdir()
     (FOLDER / "temporary").chmod(0o1777)
     _do("mount", "--rbind", "/sys/fs/cgroup", f"{FOLDER}/cgroup")  # hosts mount their own /sys over it
@@ -217,6 +231,29 @@ def _hosts(plan: Plan) -> None:
         host.stdin.write("\n")
         host.stdin.close()
         _ready(host, name)
+
+
+QUOTA_PERIOD: Final = 5000
+"""Microseconds in which a group may use its share of CPU time: short, so that each measurement is slowed."""
+
+
+def _limited_group(host: str, cores: float) -> Path:
+    """Return a new control group whose processes may use ``cores`` cores together. Raises SetUpError."""
+    controller, quota = cpu_controller(), round(cores * QUOTA_PERIOD)
+    assert controller
+    group = controller / f"{GROUP_PREFIX}{uuid4().hex[:8]}-{host}"
+    try:
+        if controller.name != "cpu":
+            (controller / "cgroup.subtree_control").write_text("+cpu")
+        group.mkdir()
+        if controller.name == "cpu":
+            (group / "cpu.cfs_period_us").write_text(str(QUOTA_PERIOD))
+            (group / "cpu.cfs_quota_us").write_text(str(quota))
+        else:
+            (group / "cpu.max").write_text(f"{quota} {QUOTA_PERIOD}")
+    except OSError as error:
+        raise SetUpError(f"{error.filename}: {error.strerror}: no limit of CPU time for {host}") from None
+    return group
 
 
 def _limit(rate: float, parent: str = "root") -> str:

@@ -6,7 +6,7 @@ The page has the verdict, differences of the environments, then all measures, th
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Final
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcdl.analysis.over_time.pairing import INCONCLUSIVE, NEW, Change, label
 from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, UNCHANGED, VERDICTS, Accepted, Comparison
-from hpcdl.analysis.over_time.series import RunSeries
+from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
 from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.run.disturbance import facts
 from hpcdl.analysis.statistics.estimates import Interval
@@ -103,7 +103,11 @@ def verdict(comparison: Comparison) -> Verdict:
     if word == UNCHANGED:
         text = f"{sentence.case} takes {sentence.facts['longer']}"
     others = [verdict_of(change, SHORT).sentence for change in undecided if change is not worst]
-    links = [link_counters.sentence(_link_counters(comparison)), _slowest_link(comparison)]
+    slowest = [
+        _slowest(comparison, "link", "it takes", lambda case: case.link_slowness),
+        _slowest(comparison, "node", "its own work takes", lambda case: case.node_slowness),
+    ]
+    links = [link_counters.sentence(_link_counters(comparison)), *slowest]
     return Verdict(
         topic="comparison",
         word=word,
@@ -131,17 +135,19 @@ def _hosts(comparison: Comparison) -> str:
     return f" on {shortened(host_list(now), SHORT // 2)}{earlier}" if now else ""
 
 
-def _slowest_link(comparison: Comparison) -> str:
-    """Return the slowest link of the candidate in a sentence; empty without exchanges of all pairs of hosts."""
+def _slowest(
+    comparison: Comparison, kind: str, verb: str, slowness: Callable[[CaseSeries], Mapping[str, float]]
+) -> str:
+    """Return the slowest link or node of the candidate in a sentence; empty if a side has not measured it."""
     before, now = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     for side, runs in zip((before, now), comparison.sides, strict=True):
-        for link, slowness in (item for run in runs for case in run.cases for item in case.link_slowness.items()):
-            side[link].append(slowness)
-    link = max(now, key=lambda link: median(now[link]), default="")
-    if link not in before:
+        for name, slow in (item for run in runs for case in run.cases for item in slowness(case).items()):
+            side[name].append(slow)
+    name = max(now, key=lambda name: median(now[name]), default="")
+    if name not in before:
         return ""
-    times = f"{digits(median(now[link]))} times as long as the median link, before {digits(median(before[link]))}"
-    return f"The slowest link is {link}: it takes {times}."
+    usual = f"{digits(median(now[name]))} times as long as the usual {kind}"
+    return f"The slowest {kind} is {name}: {verb} {usual}, before {digits(median(before[name]))}."
 
 
 def verdict_of(change: Change, width: int = MAX_NAME, hosts: str = "") -> Verdict:

@@ -227,7 +227,7 @@ def _converter(kind: Any) -> Callable[[object], object]:
         return lambda value: origin(_each(kind, value, list, lambda _number: convert).values())
     if is_dataclass(kind):
         converters = {name: _converter(hint) for name, hint in get_type_hints(kind).items()}
-        required = {field.name for field in fields(kind) if field.default is MISSING}
+        required = {each.name for each in fields(kind) if each.default is each.default_factory is MISSING}
 
         def record(value: object) -> object:
             if not isinstance(value, dict) or not required <= value.keys() <= converters.keys():

@@ -19,7 +19,7 @@ class Description:
 
     suite = text("names of the suite and of the case")
     case = text()
-    kind = Quantity("string", "train", "`train`, `replay`, `collective` or `pairwise`")
+    kind = Quantity("string", "train", "`train`, `replay`, `collective`, `pairwise` or `node`")
     model = text("model and its training data; in a collective case the model whose gradient gives the size")
     dataset = text()
     backend = text("the library that computes, and the type of the numbers")
@@ -50,7 +50,9 @@ class Description:
     collective = text("operation, and the size of each rank's vector")
     message_bytes = count(unit="B", heading="size")
     pattern = text(
-        "of a pairwise case: `pair`, `all_pairs` or `bisection`", choices=("pair", "all_pairs", "bisection")
+        "of a pairwise case: `pair`, `all_pairs` or `bisection`; of a node case: `alone` (one host after the "
+        "other) or `together`",
+        choices=("pair", "all_pairs", "bisection", "alone", "together"),
     )
     start = text("of a collective: how ranks begin together, and whether operand and result are one vector")
     placement = text()
@@ -334,6 +336,12 @@ class OperationNumbers:
         "of a simulated collective, replay or predicted step: number of ranks that stood for all by symmetry;"
         " all, where method or network has none",
         heading="simulated ranks",
+    )
+    work_flop = count("of a node case: floating-point operations of a repetition on a rank, and per second")
+    flop_per_second = number(heading="FLOP/s", better="higher")
+    measured_again = text(
+        "of a node or pairwise case with `confirm`: a list of [host or pair, first departure, later ones], each a "
+        "time / the usual time; hosts by their first rank, pairs (i, j) of ranks as i x ranks + j"
     )
     global_bytes = count(
         "of a simulated collective: bytes between groups of a dragonfly, to the root of a fat tree, or over all "

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hpcdl.analysis.network.links import Links, links, over_launches
+from hpcdl.analysis.network.links import Links, links
+from hpcdl.analysis.network.nodes import over_launches
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.pairs import rounds
 

@@ -186,6 +186,16 @@ def test_a_disturbed_night_is_not_fine(archive, capsys):
     assert "DISTURBED: other load disturbed 2 cases" in out
 
 
+def test_a_machine_that_is_never_quiet_is_judged(archive, capsys):
+    """Disturbed nights count if they are the usual ones: a slow measure is found among them."""
+    for number in range(22):
+        archive.run(1.25 if number >= 16 else 1.0, hosts=("a", "b"), disturbed=CASES)
+    assert archive.history() == 1
+    out = words(capsys)
+    assert out.startswith("hpcdl: history") and "REGRESSED" in out
+    assert "DISTURBED, as usual: other load disturbed 2 cases" in out
+
+
 def test_files_that_are_no_runs_are_named_and_skipped(usual, capsys):
     truncated, older = usual.run() / "run.h5", usual.run() / "run.h5"
     truncated.write_bytes(truncated.read_bytes()[:3000])

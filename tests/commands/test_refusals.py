@@ -130,10 +130,18 @@ TABLE = {
         ),
         ("--hosts 1 --rate 1gbit --slow host0:1mbit", "host0:1mbit: there is no 'host0'; available: host1 only"),
         ("--hosts 4 --rate 1gbit --slow host2", "--slow host2: write HOST:RATE, such as host1:50mbit"),
+        (
+            "--hosts 4 --rate 1gbit --slow-cpu host9:0.5",
+            "--slow-cpu host9:0.5: there is no 'host9'; available: host1",
+        ),
+        (
+            "--hosts 4 --rate 1gbit --slow-cpu host2:80%",
+            "--slow-cpu host2:80%: must be a number of cores from 0.01",
+        ),
         ("--hosts 1 --rate 1gbit --trunk 1gbit", "one host is on one switch; --hosts must be at least 2"),
         ("--hosts 4 --rate 1gbit --latency 11s", "--latency: must be at most 10 s, not 11 s"),
         ("--hosts 4 --rate 1gbit --slow :50mbit", "--slow :50mbit: write HOST:RATE"),
-        ("--hosts 4 --rate 1gbit --slow host2:5mbit --slow host2:1gbit", "host2 already has the rate 5mbit"),
+        ("--hosts 4 --rate 1gbit --slow host2:5mbit --slow host2:1gbit", "host2 already has 5mbit"),
     ],
 }
 """Command lines by command, and a part of the line that refuses each."""

@@ -149,12 +149,16 @@ def test_collectives_and_exchanges(either):
     suite = either.suite(
         f"{COLLECTIVE}aggregation = {schemes}\nranks = [2, 3]\nmessage_bytes = [0, 40]",
         '[[case]]\nkind = "pairwise"\nexchange = ["fabric", "raw"]\nmessage_bytes = [0, 64]\nrepetitions = 5',
-        '[[case]]\nkind = "pairwise"\npattern = "all_pairs"\nmessage_bytes = 65536\nranks = 3\nrepetitions = 5',
+        '[[case]]\nkind = "pairwise"\npattern = "all_pairs"\nmessage_bytes = 65536\nranks = 3\nrepetitions = 5\nconfirm = 2',
+        '[[case]]\nkind = "node"\nwork = ["matrix_product", "triad", "convolution"]\nranks = 2\nrepetitions = 2',
         auto,
         f'{auto}network = "ethernet-10g"',
     )
     finished(either("run", suite, "-o", "o"))
-    *cases, pairs, chosen, large, simulated, foretold = report(either)
+    *cases, pairs, product, triad, convolution, chosen, large, simulated, foretold = report(either)
+    assert [case["flop_per_second"] > 1e8 for case in (product, convolution)] == [True, True]
+    assert triad["algbw_bytes_per_second"] > 1e8
+    assert [case["busbw_bytes_per_second"] for case in (product, triad)] == [None, None]
     assert (pairs["correct"], pairs["collective"]) == (True, "exchange of all pairs")
     check_map((either.folder / "o" / "report.md").read_text())
     choices = [chosen, large, simulated, foretold]

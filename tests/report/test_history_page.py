@@ -142,6 +142,10 @@ def test_each_sentence_of_history_appears(wandering):
     others = {"disturbed": {"allreduce 2": "other processes"}, "without_result": {"allreduce 3": "needs a GPU"}}
     less = replace(next_run, cases=next_run.cases[:2], **others)
     more = replace(next_run, cases=(*next_run.cases, case("new", 1.0)))
+    never_quiet = [
+        replace(run, cases=(), disturbed_cases=run.cases, disturbed=dict.fromkeys([run.cases[0].case], "others"))
+        for run in before
+    ]
     archives += [
         SuiteVerdict(histories([*before, less])[0]),
         SuiteVerdict(histories([*before, more])[0], age=dt.timedelta(days=2)),
@@ -149,7 +153,7 @@ def test_each_sentence_of_history_appears(wandering):
     ]
     slow_host = archive(4, 30, kind="normal")
     vars(slow_host)["suspects"] = [Suspect("n7", "host", "times of cases", 10, 12, None, 1.2, 9)]
-    archives.append(slow_host)
+    archives += [slow_host, SuiteVerdict(histories(never_quiet)[0])]
     every = [verdict for suite in archives for verdict in figures.verdicts(suite)]
     every += [figures.of_event(suite, event) for suite in archives for event in suite.events]
     assert [verdict.headline for verdict in every if len(verdict.headline.split()) > 30] == []

@@ -18,6 +18,7 @@ CASES = {
     },
     "collective": {"kind": "collective", "aggregation": "ring", "ranks": 2, "message_bytes": 64},
     "pairwise": {"kind": "pairwise", "message_bytes": 64},
+    "node": {"kind": "node", "ranks": 2},
     "replay": {"kind": "replay", "model": "lenet5", "flops": 1e9, "ranks": 2, "batch_per_rank": 8},
 }
 

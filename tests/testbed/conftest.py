@@ -44,9 +44,10 @@ class Testbed:
         self.before = left()
         self.runs = []
 
-    def start(self, *command, hosts=2, rate="200mbit", slow=(), trunk="", latency=""):
+    def start(self, *command, hosts=2, rate="200mbit", slow=(), trunk="", latency="", slow_cpu=()):
         """Start it in a session of its own, as a login would."""
         options = ["--hosts", str(hosts), "--rate", rate, *(word for one in slow for word in ("--slow", one))]
+        options += [word for one in slow_cpu for word in ("--slow-cpu", one)]
         options += ["--uplink", trunk] if trunk else []
         options += ["--latency", latency] if latency else []
         name, _, value = self.mark.partition("=")

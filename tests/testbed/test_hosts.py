@@ -1,6 +1,7 @@
 """The real thing: hosts with names, links with rates, ranks on hosts, and nothing left of any of it."""
 
 import json
+import re
 import signal
 import time
 
@@ -8,6 +9,7 @@ import pytest
 from suite.conftest import CASES, text_of
 
 import hpcdl
+from hpcdl.launch.testbed import cpu_controller
 
 LIMIT = 120
 
@@ -167,7 +169,7 @@ def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(libra
     assert sorted(rank["hostname"] for rank in environment["ranks"]) == ["host1", "host2", "host3", "host4"]
     rates = {**dict.fromkeys(("host1", "host2", "host3"), 25_000_000), "host4": 12_500_000}
     slow = {"slow": {"host4": "100mbit"}, "bytes_per_second": rates}
-    usual = {"trunk": "", "trunk_bytes_per_second": 0, "latency": 0.0, "relayed": False}
+    usual = {"trunk": "", "trunk_bytes_per_second": 0, "latency": 0.0, "relayed": False, "slow_cpu": {}}
     assert environment["emulated"] == {"hosts": 4, "rate": "200mbit", **slow, **usual}
     # what each link carried: none of the messages had another way
     counters = environment["link_counters"]
@@ -177,6 +179,33 @@ def test_hpcdl_run_has_a_rank_on_each_host_and_says_that_they_are_emulated(libra
     assert "The nodes are 4 hosts of hpcdl testbed, with links limited to" in page
     assert "limited to 200 Mbit/s, host4 to 100 Mbit/s" in page
     testbed.check_nothing_left()
+
+
+NODES = """
+[suite]
+name = "nodes"
+question = "Which host is slow?"
+
+[[case]]
+kind = "node"
+work = ["matrix_product", "triad"]
+ranks = "all"
+repetitions = 6
+confirm = 2
+"""
+
+
+def test_a_host_with_less_cpu_time_is_named_as_slow(testbed):
+    """Its processes may use 0.4 cores; others work while it sleeps, so that the limit alone slows it."""
+    if cpu_controller() is None:
+        pytest.skip("no cpu controller of control groups")
+    (testbed.folder / "nodes.toml").write_text(NODES)
+    ended = testbed("hpcdl", "run", "nodes.toml", "-o", "o", hosts=3, slow_cpu=["host2:0.4"])
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"host2 computes at [2-7]\d\.\d % \(.*\) of the other hosts'\s+speed", ended.stdout)
+    assert "processes of host2 to 0.4 cores" in (testbed.folder / "o/report.md").read_text()
+    testbed.check_nothing_left()
+    assert not list(cpu_controller().glob("hpcdl-testbed-*"))
 
 
 @pytest.mark.parametrize("library", ["MPICH", pytest.param("Open MPI", marks=pytest.mark.grid)], indirect=True)

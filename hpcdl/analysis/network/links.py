@@ -1,8 +1,9 @@
 """Speed of the link between each pair of ranks, and slow hosts and links."""
 
 import itertools
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -37,11 +38,18 @@ class Links:
     hosts: Sequence[str]
     """Of each rank."""
     repeated: Cube
-    """(repetitions, p, p): time of an exchange, the slower side's; NaN between ranks that did not exchange.
+    """(repetitions, p, p): time of an exchange, at the rank with the greater median; NaN without exchanges.
 
     Of several launches one median per launch.
     """
     disturbed: str | None = None
+    passed: Sequence[tuple[int, int]] = ()
+    """Pairs of ranks that were slow at first, but not when they were measured again."""
+
+    @property
+    def confirmed(self) -> bool:
+        """True if slow pairs were measured more than once, in each launch."""
+        return int(self.record.settings.get("confirm", 1)) > 1
 
     @property
     def seconds(self) -> Matrix:
@@ -173,6 +181,12 @@ def _shares(speed: Matrix) -> Vector:
     return np.array([median / _others(speed, host) for host, median in enumerate(medians)])
 
 
+def departures(record: Record) -> dict[int, tuple[float, float]]:
+    """Return the first and the smallest departure of each host or pair that was measured again, by its number."""
+    listed = json.loads(record.measured_again or "[]")
+    return {int(item): (float(values[0]), float(min(values))) for item, *values in listed}
+
+
 def links(run: Run) -> list[Links]:
     """The links of every case of ``run`` in which more than one pair exchanged."""
     exchanges = []
@@ -180,23 +194,13 @@ def links(run: Run) -> list[Links]:
         record = Record.of(case.fields)
         if record.kind == "pairwise" and record.pattern not in {None, "pair"}:
             cause = None if record.network else disturbance(case.ranks).cause
-            exchanges.append(Links(record, run.hosts_of(index), _seconds(record, case.steps), cause))
+            repeated, passed = _seconds(record, case.steps), []
+            for pair, (first, least) in departures(record).items():
+                one, other = divmod(pair, record.ranks)
+                repeated[:, [one, other], [other, one]] *= least / first
+                passed += [(one, other)] if least < 1 / CONSPICUOUS <= first else []
+            exchanges.append(Links(record, run.hosts_of(index), repeated, cause, passed))
     return exchanges
-
-
-def over_launches(links: Sequence[Links]) -> list[Links]:
-    """Combine the launches of each case on the same hosts: the undisturbed ones; all if all are disturbed."""
-    cases: dict[tuple[str, ...], list[Links]] = {}
-    for launch in links:
-        case = launch.record
-        names = map(str, (case.case, case.aggregation, case.pattern, case.message_bytes))
-        cases.setdefault((*names, *launch.hosts), []).append(launch)
-    combined = []
-    for launches in cases.values():
-        counted = [launch for launch in launches if not launch.disturbed] or launches
-        medians = np.stack([launch.seconds for launch in counted])
-        combined.append(counted[0] if len(counted) == 1 else replace(counted[0], repeated=medians))
-    return combined
 
 
 def _seconds(record: Record, steps: Rows) -> Cube:
@@ -213,5 +217,6 @@ def _seconds(record: Record, steps: Rows) -> Cube:
         for partners, of_round in zip(table, times.reshape(len(table), -1), strict=True):
             if (other := partners[rank]) is not None:
                 seconds[:, rank, other] = of_round
-    slower: Cube = np.fmax(seconds, seconds.transpose(0, 2, 1))
-    return slower
+    # by its median, not in each repetition: a rank that loses its core delays one side of some repetitions
+    medians = np.median(seconds, axis=0)
+    return np.where(medians >= medians.T, seconds, seconds.transpose(0, 2, 1))

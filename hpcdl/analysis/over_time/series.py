@@ -8,7 +8,9 @@ A run is one launch: its iterations are not independent, so that each of its cas
 - ``collective``, ``pairwise``: ``time_p50_seconds``, the median time of the slowest rank.
 
 Left out are simulated cases, whose times are a model's, and disturbed cases, in which other processes used the
-ranks' cores (:mod:`hpcdl.analysis.run.disturbance`). A disturbed case that failed stays: it failed.
+ranks' cores (:mod:`hpcdl.analysis.run.disturbance`), as long as most runs of a measure are undisturbed. If half
+of them or more are disturbed, that is their usual state, and their variation contains it. A disturbed case that
+failed stays: it failed. Slow hosts and links are searched for in disturbed cases too.
 """
 
 import datetime as dt
@@ -16,7 +18,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -26,6 +28,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.network.links import Links, links
+from hpcdl.analysis.network.nodes import Nodes, nodes
 from hpcdl.analysis.run.disturbance import slurm_job
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import at_target
@@ -69,6 +72,8 @@ class CaseSeries:
     nodes: int = 1
     identity: str = ""
     """:attr:`hpcdl.trace.run.Run.identities`."""
+    node_slowness: dict[str, float] = field(default_factory=dict)
+    """Of a node case: time of each host's own work / of the usual host's; else empty."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class RunSeries:
     """Simulated cases, which are left out."""
     identities: tuple[str, ...] = ()
     """:attr:`hpcdl.trace.run.Run.identities` of all cases; empty in series that an older version kept."""
+    disturbed_cases: tuple[CaseSeries, ...] = ()
+    """Disturbed cases that did not fail."""
 
     @cached_property
     def by_name(self) -> dict[tuple[str, str], list[CaseSeries]]:
@@ -120,8 +127,12 @@ def series_of(run: Run) -> RunSeries:
     """Reduce a run to one number per case and measure."""
     every = launches(run)
     exchanges = {str(link.record.case): link for link in links(run)}
+    is_emulated = bool(run.environment.get("emulated"))  # then hosts that work together share cores
+    works = {
+        str(node.record.case): node for node in nodes(run) if not is_emulated or node.record.pattern == "alone"
+    }
     measured = [
-        (_case(launch, exchanges, identity), launch.disturbed)
+        (_case(launch, exchanges, works, identity), launch.disturbed)
         for launch, identity in zip(every, run.identities, strict=True)
         if not launch.record.network
     ]
@@ -142,11 +153,13 @@ def series_of(run: Run) -> RunSeries:
         disturbed={case.case: disturbed for case, disturbed in measured if disturbed and not case.failure},
         simulated=len(every) - len(measured),
         identities=tuple(run.identities),
+        disturbed_cases=tuple(case for case, disturbed in measured if disturbed and not case.failure),
     )
 
 
-def _case(launch: Launch, exchanges: Mapping[str, Links], identity: str) -> CaseSeries:
+def _case(launch: Launch, exchanges: Mapping[str, Links], works: Mapping[str, Nodes], identity: str) -> CaseSeries:
     record, exchange = launch.record, exchanges.get(str(launch.record.case))
+    work = works.get(str(record.case))
     settings = {key: label(value) for key, value in record.settings.items() if role_of(key) != "sampling"}
     wrong = record.correct is False
     return CaseSeries(
@@ -164,6 +177,7 @@ def _case(launch: Launch, exchanges: Mapping[str, Links], identity: str) -> Case
         collective=str(record.collective or "") if record.kind == "collective" else "",
         nodes=record.nodes or 1,
         identity=identity,
+        node_slowness={} if work is None else work.slowness(),
     )
 
 
@@ -235,10 +249,15 @@ class Job:
         """Cases that did not fail."""
         return [case for run in self.runs for case in run.cases if not case.failure]
 
-    def measured(self) -> dict[Key, list[float]]:
-        """Return the values of each series, one per launch; failed cases have none."""
+    @property
+    def disturbed_cases(self) -> list[CaseSeries]:
+        """Disturbed cases that did not fail."""
+        return [case for run in self.runs for case in run.disturbed_cases]
+
+    def measured(self, *, disturbed: bool = False) -> dict[Key, list[float]]:
+        """Return the values of each series, one per launch; those of good, or of disturbed cases."""
         rows: dict[Key, list[float]] = {}
-        for case in self.good:
+        for case in self.disturbed_cases if disturbed else self.good:
             for measure, value in case.values.items():
                 rows.setdefault(Key(case.case, case.settings, measure, case.environment_key), []).append(value)
         return rows
@@ -307,8 +326,17 @@ def histories(runs: Iterable[RunSeries]) -> list[History]:
 
 def _history(suite: str, jobs: Sequence[Job]) -> History:
     measured = [job.measured() for job in jobs]
-    keys = list(dict.fromkeys(key for values in measured for key in values))
-    rows = [[median(values.get(key, [math.nan])) for values in measured] for key in keys]
-    seconds = np.array(rows, np.float64).reshape(len(keys), len(jobs))
-    cases = {(case.case, case.settings): case for job in jobs for run in job.runs for case in run.cases}
+    disturbed = [job.measured(disturbed=True) for job in jobs]
+    keys = list(dict.fromkeys(key for values in (*measured, *disturbed) for key in values))
+    rows = [
+        [[median(values.get(key, [math.nan])) for values in side] for key in keys]
+        for side in (measured, disturbed)
+    ]
+    clean, spoiled = np.array(rows, np.float64).reshape(2, len(keys), len(jobs))
+    only_spoiled = np.isnan(clean) & np.isfinite(spoiled)
+    # a run is judged by the runs up to it, so that a later one never changes which of them count
+    usual = 2 * only_spoiled.cumsum(axis=1) >= (only_spoiled | np.isfinite(clean)).cumsum(axis=1)
+    seconds = np.where(only_spoiled & usual, spoiled, clean)
+    runs = [run for job in jobs for run in job.runs]
+    cases = {(case.case, case.settings): case for run in runs for case in (*run.disturbed_cases, *run.cases)}
     return History(suite, jobs, keys, seconds, cases)

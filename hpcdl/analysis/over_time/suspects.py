@@ -1,10 +1,10 @@
 """Hosts and links that are slow since some run, although each run may have other hosts.
 
-They are found in the link measurements of an archive, else in its cases' times
-(:mod:`hpcdl.analysis.over_time.explanations`). By links, a suspect is slow in a run if its time departs from the
-usual one beyond noise. It is named if it is slow in three or more of its runs in a row, so many that chance does
-not explain it in all runs of the archive, by the share of slow runs of others. Two usual runs in a row clear a
-suspect.
+Nodes that compute slowly are found in node cases; slow links and their hosts in link measurements of the archive,
+else in its cases' times (:mod:`hpcdl.analysis.over_time.explanations`). By nodes and links, a suspect is slow in
+a run if its time departs from the usual one beyond noise. It is named if it is slow in three or more of its runs
+in a row, so many that chance does not explain it in all runs of the archive, by the share of slow runs of others.
+Two usual runs in a row clear a suspect.
 """
 
 import itertools
@@ -22,9 +22,10 @@ from hpcdl.analysis.over_time.series import CaseSeries, History
 from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector
 from hpcdl.analysis.statistics.robust import quantiles
 
-Kind = Literal["host", "link", "hosts", "neighbours"]
-"""Neighbours are hosts whose names follow each other, of a switch that is not known."""
-Source = Literal["times of exchanges", "times of cases"]
+Kind = Literal["node", "host", "link", "hosts", "neighbours"]
+"""A node computes slowly, a host has slow links. Neighbours are hosts whose names follow each other, of a switch
+that is not known."""
+Source = Literal["times of exchanges", "times of cases", "times of its own work"]
 Episode = tuple[int, int, int | None]
 """First, naming and clearing run of a time in which a host or link was slow."""
 
@@ -66,14 +67,16 @@ def suspects(history: History, groups: Mapping[str, str]) -> list[Suspect]:
 
     ``groups``: switch of hosts.
     """
-    hosts = _by_links(history, lambda case: case.host_slowness)
+    nodes = by_departures(_by_host(history, lambda case: case.node_slowness), "node")
+    hosts = _by_host(history, lambda case: case.host_slowness)
     if not hosts:
-        return grouped(_by_times(history, groups), [host for job in history.jobs for host in job.hosts], groups)
+        names = [host for job in history.jobs for host in job.hosts]
+        return [*nodes, *grouped(_by_times(history, groups), names, groups)]
     named = by_departures(hosts, "host")
     slow = {suspect.name for suspect in named}
-    links = _by_links(history, lambda case: case.link_slowness)
+    links = _by_host(history, lambda case: case.link_slowness)
     links = {pair: values for pair, values in links.items() if not slow & set(pair.split(" - "))}
-    every = [*grouped(named, list(hosts), groups), *by_departures(links, "link")]
+    every = [*nodes, *grouped(named, list(hosts), groups), *by_departures(links, "link")]
     return sorted(every, key=lambda suspect: suspect.found)
 
 
@@ -114,12 +117,12 @@ def _named(hosts: Sequence[str], groups: Mapping[str, str]) -> tuple[Kind, str]:
     return ("hosts", f"{host_list(hosts)} of {switch}") if switch else ("neighbours", host_list(hosts))
 
 
-def _by_links(history: History, slowness: Callable[[CaseSeries], Mapping[str, float]]) -> dict[str, Vector]:
+def _by_host(history: History, slowness: Callable[[CaseSeries], Mapping[str, float]]) -> dict[str, Vector]:
     """Return by name (jobs,) logarithms of the slowness, the median over cases and launches; NaN if missing."""
     departures: dict[str, Vector] = {}
     for number, job in enumerate(history.jobs):
         seen: dict[str, list[float]] = {}
-        for case in job.good:
+        for case in (*job.good, *job.disturbed_cases):
             for name, value in slowness(case).items():
                 seen.setdefault(name, []).append(value)
         for name, values in seen.items():
@@ -130,13 +133,14 @@ def _by_links(history: History, slowness: Callable[[CaseSeries], Mapping[str, fl
 
 def by_departures(departures: Mapping[str, Vector], kind: Kind) -> list[Suspect]:
     """Return the suspects that were slow by ``departures``: by name (runs,), NaN where it did not take part."""
+    source: Source = "times of its own work" if kind == "node" else "times of exchanges"
     table = np.array(list(departures.values()))
     if np.isfinite(table).sum() < MIN_RUNS:
         return []
     slow, there = _slow(table), np.isfinite(table)
     counts, every = slow.sum(axis=0), there.sum(axis=0)
     named = [
-        _suspect(name, kind, "times of exchanges", episode, table[row], slow[row])
+        _suspect(name, kind, source, episode, table[row], slow[row])
         for row, name in enumerate(departures)
         for episode in _episodes(slow[row], there[row], counts, every)
     ]

@@ -91,11 +91,15 @@ def slurm_job(environment: JsonMapping) -> str | None:
 
 
 def wanted(run: Run, record: Record) -> int:
-    """Return the cores that a case wants of its fullest node; 0 for a simulated one, or a replay, which sleeps."""
+    """Return the cores that a case wants of its fullest node; 0 for a simulated one, or a replay, which sleeps.
+
+    Emulated hosts share the cores of one machine, unless they work one after the other.
+    """
     if record.network or record.kind == "replay":
         return 0
     environment = run.environment_with(record.environment_key)
-    machines = 1 if environment.get("emulated") else record.nodes or 1
+    is_shared = environment.get("emulated") and record.pattern != "alone"
+    machines = 1 if is_shared else record.nodes or 1
     return -(-record.ranks // machines) * (record.threads_per_rank or 1)
 
 

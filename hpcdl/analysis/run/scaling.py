@@ -305,6 +305,7 @@ def _collective(point: Point) -> JsonObject:
         "time_p95_seconds": median_of(np.quantile(vector, 0.95) for vector in measured),
         "time_p99_seconds": median_of(np.quantile(vector, 0.99) for vector in measured),
         "time_max_seconds": max((float(vector.max()) for vector in measured), default=None),
+        "flop_per_second": point.record.work_flop and point.record.work_flop / (times.value or math.nan),
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
         **{

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from hpcdl.analysis.network import links, waiting
+from hpcdl.analysis.network import links, nodes, waiting
 from hpcdl.analysis.network.links import Links
+from hpcdl.analysis.network.nodes import Nodes
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run import deciding, disturbance
 from hpcdl.analysis.run.deciding import Decision, Field
@@ -88,7 +89,12 @@ class Findings:
     @cached_property
     def links(self) -> list[Links]:
         """Exchanges between all pairs of ranks, or across the middle, launches together."""
-        return links.over_launches(links.links(self.run))
+        return nodes.over_launches(links.links(self.run))
+
+    @cached_property
+    def nodes(self) -> list[Nodes]:
+        """Work of each host by itself, launches together."""
+        return nodes.over_launches(nodes.nodes(self.run))
 
     @property
     def question(self) -> str:

@@ -120,6 +120,8 @@ def _emulated(run: Run) -> Iterator[str]:
         if testbed := environment.get("emulated"):
             rates = testbed["bytes_per_second"]
             slow = "".join(f", {host} to {bit_rate(8 * rates[host])}" for host in testbed["slow"] if host in rates)
+            cpu = testbed.get("slow_cpu") or {}
+            slow += "".join(f", processes of {host} to {cores:g} cores" for host, cores in cpu.items())
             if uplink := testbed.get("trunk_bytes_per_second"):
                 slow += f", the uplink between two switches to {bit_rate(8 * uplink)}"
             if latency := testbed.get("latency"):

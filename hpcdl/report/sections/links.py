@@ -17,6 +17,7 @@ from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
+from hpcdl.report.sections import nodes
 from hpcdl.report.sections.collectives import one_launch
 from hpcdl.trace.link_counters import recorded
 
@@ -82,7 +83,7 @@ NOTE: Final = (
     "below 85 % of the other hosts' rate and none of its links reaches 95 %. A link is slow if its rate is below "
     "85 % of the median rate and neither of its hosts is slow. The 95 % interval (over repetitions or launches, "
     "for all hosts or links together) must exclude 1. No host or link is named among fewer than three hosts, if "
-    "ranks outnumber cores, or if the case was disturbed."
+    "ranks outnumber cores, or if the case was disturbed and slow pairs were not measured again (confirm = 2)."
 )
 
 
@@ -127,11 +128,16 @@ def _range(links: Links, cores: float | None) -> str:
 def _obstacle(links: Links, cores: float | None) -> str:
     if cores is not None and len(links.seconds) > cores * max(1, len(links.names)):
         return "ranks share cores"
-    return f"the case was disturbed: {links.disturbed}" if links.disturbed else ""
+    if links.disturbed and not links.confirmed:
+        return f"the case was disturbed: {links.disturbed}; confirm = 2 would measure slow pairs again"
+    return ""
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the slow hosts and links, or that none is slow, or why none can be named."""
+    """Return the slow hosts, those that compute slowly first, and the slow links.
+
+    Otherwise return that none is slow, or why none can be named.
+    """
     if not findings.links:
         return None
     clear = [links for links in findings.links if not _obstacle(links, findings.usable_cores)]
@@ -140,7 +146,8 @@ def answer(findings: Findings) -> Answer | None:
     for links in clear:
         for host, share in links.slow_hosts():
             hosts.setdefault(links.names[host], []).append(share)
-    lines = [
+    lines = nodes.sentences(findings, list(hosts))
+    lines += [
         f"The link of {name} runs at {_speed(*shares)}."
         for name, shares in sorted(hosts.items(), key=lambda item: item[1][0].value)
     ]

@@ -6,17 +6,29 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
+from hpcdl.analysis.network.nodes import slow_hosts
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, plural, seconds, sentence
+from hpcdl.report.formats.cells import (
+    NONE,
+    Number,
+    digits,
+    interval,
+    listed,
+    percent,
+    plural,
+    seconds,
+    sentence,
+)
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import in_words
 from hpcdl.report.run.method_names import Names
+from hpcdl.report.sections.nodes import counted
 
 WHOLE: Final = 0.995
 """Least share of a throughput that is all of it."""
@@ -215,7 +227,7 @@ def _rank_name(findings: Findings, index: int, rank: int) -> str:
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return one line per late rank: by how much it is late, and in how many of the cases that show it.
+    """Return one line per late rank: by how much it is late, in how many of the cases that show it, and why.
 
     A rank is late in a case if it is in all of its undisturbed launches.
     """
@@ -231,12 +243,14 @@ def answer(findings: Findings) -> Answer | None:
         (name, times), *others = launches.items()
         if name and not others:
             ranks.setdefault(name, []).append(median(times))
-    lines = []
+    lines, slow = [], slow_hosts(counted(findings))
     for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1]), reverse=True):
         by = " to ".join(dict.fromkeys((seconds(min(times)), seconds(max(times)))))
         count = "all" if len(times) == len(cases) else f"{len(times)} of"
         where = f" in {count} {len(cases)} cases" if len(cases) > 1 else ""
         reason = "other ranks wait for this rank, not for its links"
+        if host := next((host for host in slow if name.endswith(f" on {host}")), ""):
+            reason += f"; {host} computes at {percent(slow[host][0].value)} of the other hosts' speed"
         lines.append(sentence(f"{name} is late by {by} per step{where}: {reason}"))
     return Answer(lines[0], lines[1:]) if lines else None
 

@@ -1,0 +1,143 @@
+"""Speed of each host's own work, and slow hosts: "the node, not its link"."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from hpcdl.analysis.network.links import CONSPICUOUS, HOSTS, Links, Matrix, Vector, departures
+from hpcdl.analysis.run.disturbance import disturbance
+from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.estimates import Interval, share_interval
+from hpcdl.trace.recorder import Rows
+from hpcdl.trace.run import Run
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """One node case."""
+
+    record: Record
+    hosts: Sequence[str]
+    """Of each rank."""
+    repeated: Matrix
+    """(repetitions, hosts): time of the work on the host's slowest rank.
+
+    Of several launches one median per launch.
+    """
+    disturbed: str | None = None
+    passed: Sequence[str] = ()
+    """Hosts that were slow at first, but not when they were measured again."""
+
+    @property
+    def seconds(self) -> Vector:
+        """(hosts,): lower quartile of the times of the work: other processes only lengthen some of them."""
+        return np.asarray(np.quantile(self.repeated, 0.25, axis=0), np.float64)
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts, each once."""
+        return list(dict.fromkeys(self.hosts))
+
+    @property
+    def confirmed(self) -> bool:
+        """True if slow hosts were measured more than once, in each launch."""
+        return int(self.record.settings.get("confirm", 1)) > 1
+
+    def shares(self) -> list[Interval]:
+        """(hosts,): speed of each host / the median of the others; none of fewer than three hosts.
+
+        The intervals are over repetitions or launches, 95 % for all hosts together.
+        """
+        if len(self.names) < HOSTS:
+            return []
+        samples = self.samples
+        return [
+            share_interval(share, samples[:, host], len(self.names))
+            for host, share in enumerate(_shares(self.seconds).tolist())
+        ]
+
+    @property
+    def samples(self) -> Matrix:
+        """(repetitions, hosts): speed of each host / the median of the others, in each repetition."""
+        return np.array([_shares(times) for times in self.repeated])
+
+    def slowness(self) -> dict[str, float]:
+        """Return each host's time / the usual host's, a low quantile; empty for fewer than three hosts."""
+        if len(self.names) < HOSTS:
+            return {}
+        ordered = np.sort(self.seconds)
+        usual = ordered[max((len(ordered) - 1) // 4, min(len(ordered) // 2, 2) - 1)]
+        return {name: float(time / usual) for name, time in zip(self.names, self.seconds, strict=True)}
+
+
+def slow_hosts(cases: Sequence[Nodes]) -> dict[str, tuple[Interval, list[Nodes]]]:
+    """Return the slow hosts of cases on the same hosts, slowest first, with the cases in which each is slow.
+
+    A host is slow if its speed, the geometric mean over the cases, is conspicuous and the interval over all
+    repetitions excludes 1; else by each case alone (its memory may be slow, its arithmetic not).
+    """
+    slow: dict[str, tuple[Interval, list[Nodes]]] = {}
+    compared = [(nodes, shares) for nodes in cases if (shares := nodes.shares())]
+    for name in dict.fromkeys(name for nodes, _ in compared for name in nodes.names):
+        own = [(nodes, nodes.names.index(name), shares) for nodes, shares in compared if name in nodes.names]
+        share = math.exp(float(np.mean([math.log(shares[host].value) for _, host, shares in own])))
+        samples = np.concatenate([nodes.samples[:, host] for nodes, host, _ in own])
+        pooled = share_interval(share, samples, max(len(nodes.names) for nodes, _, _ in own))
+        low = [(shares[host], nodes) for nodes, host, shares in own if shares[host].value < CONSPICUOUS]
+        if pooled.value < CONSPICUOUS and pooled.high < 1 and low:
+            slow[name] = pooled, [nodes for _, nodes in low]
+        elif low := [(share, nodes) for share, nodes in low if share.high < 1]:
+            slow[name] = min(share for share, _ in low), [nodes for _, nodes in low]
+    return dict(sorted(slow.items(), key=lambda item: item[1][0].value))
+
+
+def _shares(seconds: Vector) -> Vector:
+    return np.array([np.median(np.delete(seconds, host)) / time for host, time in enumerate(seconds)])
+
+
+def nodes(run: Run) -> list[Nodes]:
+    """Return the node cases of ``run``, failed ones left out."""
+    measured = []
+    for index, case in enumerate(run.recorded):
+        record = Record.of(case.fields)
+        if record.kind == "node" and not record.error and len(case.steps):
+            hosts = run.hosts_of(index) or [str(rank) for rank in range(record.ranks)]
+            names, passed = list(dict.fromkeys(hosts)), []
+            seconds = _seconds(record, case.steps, hosts)
+            for rank, (first, least) in departures(record).items():
+                seconds[:, names.index(hosts[rank])] *= least / first
+                passed += [hosts[rank]] if least < 1 / CONSPICUOUS <= first else []
+            measured.append(Nodes(record, hosts, seconds, disturbance(case.ranks).cause, tuple(passed)))
+    return measured
+
+
+def _seconds(record: Record, steps: Rows, hosts: Sequence[str]) -> Matrix:
+    """(repetitions, hosts) times of the slowest rank of each host after the warm-up."""
+    names = list(dict.fromkeys(hosts))
+    by_rank = [(steps["end"] - steps["begin"])[steps["rank"] == rank] for rank in range(len(hosts))]
+    kept = [times[record.warmup_steps :] * 1e-9 for times in by_rank]
+    slowest = [np.max([kept[rank] for rank, host in enumerate(hosts) if host == name], axis=0) for name in names]
+    return np.stack(slowest, axis=1)
+
+
+Compared = TypeVar("Compared", Links, Nodes)
+
+
+def over_launches(launches: Sequence[Compared]) -> list[Compared]:
+    """Combine the launches of each case on the same hosts: the undisturbed ones; all if all are disturbed."""
+    cases: dict[tuple[str, ...], list[Compared]] = {}
+    for launch in launches:
+        cases.setdefault(_identity(launch.record, launch.hosts), []).append(launch)
+    combined = []
+    for of_case in cases.values():
+        counted = [launch for launch in of_case if not launch.disturbed] or of_case
+        medians = np.stack([launch.seconds for launch in counted])
+        combined.append(counted[0] if len(counted) == 1 else replace(counted[0], repeated=medians))
+    return combined
+
+
+def _identity(record: Record, hosts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(map(str, (record.case, record.aggregation, record.pattern, record.message_bytes, *hosts)))

@@ -1,0 +1,113 @@
+"""Nodes: rate of each host's own work, and the slow hosts."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from hpcdl.analysis.network.nodes import Nodes, slow_hosts
+from hpcdl.report.formats.cells import bounded, digits, listed, percent, rate
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Table
+from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.findings import Findings
+
+NOTE: Final = (
+    "Rate: of the lower quartile of the times of repetitions (or launches) of the work, by a host's slowest rank, "
+    "times its ranks; bytes of copies and of the triad, FLOP of the others. Speed: rate / the median of the other "
+    "hosts. A host is slow if its speed over all works, or in one of them, is below 85 %, and the 95 % "
+    "interval for all hosts excludes 100 %. Together: hosts work at the same time, which names none if emulated "
+    "hosts share cores."
+)
+
+
+def work_name(nodes: Nodes) -> str:
+    """Return the work in words: matrix product."""
+    return str(nodes.record.collective).replace("_", " ")
+
+
+def page(findings: Findings) -> Section:
+    """Return a row per host and work, the slowest host first, and the hosts that were slow only once."""
+    tables = []
+    for pattern in ("alone", "together"):
+        cases = [nodes for nodes in findings.nodes if nodes.record.pattern == pattern]
+        ordered = dict.fromkeys(nodes.names[host] for nodes in cases for host in _by_speed(nodes))
+        rows = [(host, *(cell for nodes in cases for cell in _cells(nodes, host))) for host in ordered]
+        header = ["host", *(f"{name}{unit}" for nodes in cases for name, unit in _headings(nodes))]
+        if cases:
+            tables.append(Table(f"hosts {pattern}", tuple(header), rows, order="slowest host first"))
+    return Section("Nodes", [NOTE] if tables else [], passing(findings), tables)
+
+
+def _by_speed(nodes: Nodes) -> list[int]:
+    shares = [share.value for share in nodes.shares()]
+    return sorted(range(len(shares)), key=lambda host: shares[host]) or list(range(len(nodes.names)))
+
+
+def _headings(nodes: Nodes) -> list[tuple[str, str]]:
+    return [(work_name(nodes), ""), (work_name(nodes), " speed")]
+
+
+def _cells(nodes: Nodes, host: str) -> tuple[str, str]:
+    if host not in nodes.names:
+        return "", ""
+    number, record = nodes.names.index(host), nodes.record
+    ranks = list(nodes.hosts).count(host)
+    amount = (record.work_flop or record.message_bytes or 0) * ranks / nodes.seconds[number]
+    shown = f"{digits(amount / 1e9)} GFLOP/s" if record.work_flop else rate(amount)
+    shares = nodes.shares()
+    return shown, percent(shares[number].value) if shares else ""
+
+
+def counted(findings: Findings) -> list[Nodes]:
+    """Return the cases that can name a host: ranks have cores of their own, and a disturbed one was confirmed."""
+    known = {record.case: record for record in findings.records}
+    return [
+        nodes
+        for nodes in findings.nodes
+        if not known[nodes.record.case].oversubscribed and (nodes.confirmed or not nodes.disturbed)
+    ]
+
+
+def sentences(findings: Findings, slow_links: Sequence[str] = ()) -> list[str]:
+    """Return a sentence per slow host; ``slow_links``: hosts whose links are slow too."""
+    lines, measured = [], any(links.names for links in findings.links)
+    for host, (share, cases) in slow_hosts(counted(findings)).items():
+        works = listed(list(dict.fromkeys(map(work_name, cases))))
+        line = f"{host} computes at {bounded(*share, percent)} of the other hosts' speed ({works})"
+        lines.append(f"{line}{'; its links are not slow' if measured and host not in slow_links else ''}.")
+    return lines
+
+
+def passing(findings: Findings) -> list[str]:
+    """Return a sentence for the hosts and pairs that were slow at first, but not when they were measured again."""
+    hosts = {host for nodes in counted(findings) for host in nodes.passed}
+    pairs = {pair for links in findings.links for pair in links.passed}
+    names = [f"{len(hosts)} of the hosts" if len(hosts) > 3 else listed(sorted(hosts))] if hosts else []
+    names += [f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''} of ranks"] if pairs else []
+    if not names:
+        return []
+    return [f"Slow once, but not when measured again a second later, and so no finding: {listed(names)}."]
+
+
+def answer(findings: Findings) -> Answer | None:
+    """Return the slow hosts, or that none is slow, or why none can be named."""
+    if not findings.nodes:
+        return None
+    basis = [record for record in findings.records if record.kind == "node"]
+    if lines := sentences(findings):
+        return Answer(lines[0], lines[1:], basis)
+    shares = [
+        (share, name, nodes)
+        for nodes in counted(findings)
+        for name, share in zip(nodes.names, nodes.shares(), strict=False)
+    ]
+    if not shares:
+        reason = "at least three hosts are needed, with cores of their own and no other processes"
+        return Answer(f"Not decided: no host can be named as slow, because {reason}.", basis=basis)
+    share, host, nodes = min(shares, key=lambda entry: entry[0].value)
+    line = (
+        f"No host computes slowly: the slowest, {host}, has {bounded(*share, percent)} of the other hosts' speed"
+    )
+    return Answer(f"{line} ({work_name(nodes)}).", basis=basis)
+
+
+NODES: Final = Declaration(9, page, answer=answer)

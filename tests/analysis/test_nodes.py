@@ -1,0 +1,128 @@
+"""Slow hosts by their own work, and what is measured again before it is named."""
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+
+from hpcdl.analysis.network.links import departures, links
+from hpcdl.analysis.network.nodes import Nodes, nodes, slow_hosts
+from hpcdl.analysis.run.record import Record
+from hpcdl.cases.measuring import confirmation
+from hpcdl.cases.measuring.confirmation import confirmed
+from hpcdl.fabric.pairs import rounds
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch):
+    monkeypatch.setattr(confirmation, "PAUSE_SECONDS", 0)
+
+
+def case(speeds, work="matrix_product", noise=0.01, repetitions=5):
+    """Return a node case of hosts with these speeds."""
+    random = np.random.default_rng(len(speeds))
+    seconds = 0.02 / np.array(speeds) * np.exp(noise * random.normal(size=(repetitions, len(speeds))))
+    return Nodes(Record(kind="node", collective=work), [f"host{rank}" for rank in range(len(speeds))], seconds)
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 16])
+@pytest.mark.parametrize("speed", [0.3, 0.8])
+def test_a_slow_node_is_named_with_its_speed(hosts, speed):
+    speeds = np.ones(hosts)
+    speeds[1] = speed
+    (named,) = slow_hosts([case(speeds, work) for work in ("matrix_product", "triad")]).items()
+    assert named[0] == "host1"
+    assert named[1][0].value == pytest.approx(speed, rel=0.05)
+
+
+def test_slow_memory_alone_names_the_node_with_this_work():
+    speeds = np.ones(8)
+    slow = np.where(np.arange(8) == 5, 0.5, 1.0)
+    named = slow_hosts([case(speeds), case(slow, "triad"), case(speeds, "convolution")])
+    assert {host: [each.record.collective for each in cases] for host, (_, cases) in named.items()} == {
+        "host5": ["triad"]
+    }
+
+
+def test_no_node_is_named_for_noise_or_of_two_hosts():
+    noisy = [case(np.ones(16), work, noise=0.1) for work in ("matrix_product", "triad", "convolution")]
+    assert slow_hosts(noisy) == {}
+    assert slow_hosts([case([1.0, 0.5])]) == {}
+
+
+def measured_again(hosts, slow_pairs, burst=()):
+    """Return the departures of pairs: ``slow_pairs`` are slow each time, those of ``burst`` the first time."""
+    pairs = [
+        [rank * hosts + peer for rank, peer in enumerate(partners) if peer is not None and rank < peer]
+        for partners in rounds(hosts, "all_pairs")
+    ]
+    calls = []
+
+    def times(which):
+        return np.array(
+            [
+                0 if pair not in which else 1400 if divmod(pair, hosts) in slow_pairs else 1000
+                for pair in range(hosts**2)
+            ]
+        )
+
+    async def measure(which):
+        ranks = [rank for pair in which for rank in divmod(pair, hosts)]
+        assert len(ranks) == len(set(ranks)), "a rank exchanges with one other at a time"
+        calls.append(which)
+        return times(which)
+
+    first = times({pair for round_ in pairs for pair in round_})
+    for one, other in burst:
+        first[one * hosts + other] = 3000
+    text = asyncio.run(confirmed(first, pairs, measure, 2))
+    return {
+        divmod(pair, hosts): least for pair, (_, least) in departures(Record(measured_again=text)).items()
+    }, calls
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 7, 16])
+def test_a_slow_link_stays_slow_and_a_burst_does_not_return(hosts):
+    of_host = {(min(1, other), max(1, other)) for other in range(hosts) if other != 1}
+    slow, calls = measured_again(hosts, of_host)
+    assert slow == dict.fromkeys(of_host, pytest.approx(1.4))
+    assert any(len(which) > 1 for which in calls) or hosts == 3
+    once, _ = measured_again(hosts, set(), burst=[(0, 2)])
+    assert once == {(0, 2): pytest.approx(1.0)}
+
+
+def test_records_name_what_returned_and_tell_what_did_not(hand):
+    """host2's pairs took 1.5 times as long twice; pair (0, 1) did so once."""
+    slow = [{0, 1}, {0, 2}, {1, 2}, {2, 3}]
+    steps = [
+        [1.5 if {rank, partners[rank]} in slow else 1.0 for partners in rounds(4, "all_pairs") for _ in range(6)]
+        for rank in range(4)
+    ]
+    listed = [[1, 1.5, 1.0], *([min(2, other) * 4 + max(2, other), 1.5, 1.5] for other in (0, 1, 3))]
+    hand.case(
+        steps,
+        kind="pairwise",
+        case="c",
+        ranks=4,
+        pattern="all_pairs",
+        aggregation="fabric",
+        message_bytes=1 << 18,
+        settings=json.dumps({"confirm": 2}),
+        measured_again=json.dumps(listed),
+        warmup_steps=0,
+    )
+    (found,) = links(hand.read())
+    assert found.passed == [(0, 1)]
+    assert found.seconds[0, 1] == pytest.approx(1e-3)
+    assert found.seconds[0, 2] == pytest.approx(1.5e-3)
+    assert nodes(hand.read()) == []
+
+
+def test_a_side_that_loses_its_core_now_and_then_does_not_slow_the_pair(hand):
+    """Ranks 0 and 1 are delayed in turn, in half of the exchanges each: each side's median is undisturbed."""
+    delayed = [1.0, 3.0, 1.0, 1.0, 3.0, 1.0, 1.0]
+    sides = [delayed, [1.0, 1.0, 3.0, 3.0, 1.0, 3.0, 1.0]]
+    fields = {"kind": "pairwise", "pattern": "bisection", "aggregation": "fabric", "message_bytes": 64}
+    hand.case(sides, case="c", **fields, warmup_steps=0)
+    assert links(hand.read())[0].seconds[0, 1] == pytest.approx(1e-3)

@@ -1,0 +1,189 @@
+"""Hosts with busy neighbours: is the slow node named, the slow link, both, and nothing where nothing is slow?
+
+Runs the suite ``interconnect`` on emulated hosts while other processes burn the machine's cores in bursts. ``live``:
+runs with each defect, each judged alone. ``nights``: an archive in which the link of a host becomes slow, judged
+after each night, then replayed in other orders. Needs root. The figures of the tree are in culprits_figures.txt.
+"""
+
+import argparse
+import datetime as dt
+import json
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from hpcdl.analysis.over_time.archive import read_series
+from hpcdl.analysis.over_time.series import histories
+from hpcdl.analysis.over_time.verdict import SuiteVerdict
+from hpcdl.report.history import verdicts, worst
+from tests.testbed.nights import hpcdl
+
+BURN = "import time; end = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
+CPU, RATE = "0.8", "150mbit"
+DEFECTS = {"node": ["--slow-cpu"], "link": ["--slow"], "both": ["--slow-cpu", "--slow"], "none": []}
+FIRST_SLOW = 8
+"""Night in which the link of host3 becomes slow."""
+
+
+class Neighbours(threading.Thread):
+    """Processes that take a core for one to four seconds, two to eight seconds apart."""
+
+    def __init__(self, seed):
+        super().__init__(daemon=True)
+        self.ended, self.random = threading.Event(), random.Random(seed)
+
+    def run(self):
+        while not self.ended.wait(self.random.uniform(2, 8)):
+            subprocess.run([sys.executable, "-c", BURN.format(self.random.uniform(1, 4))], check=False)
+
+
+def measured(folder, hosts, options):
+    """Run the suite; return the lines of its verdict."""
+    shutil.rmtree(folder, ignore_errors=True)
+    testbed = ["testbed", "--hosts", hosts, "--rate", "200mbit", *options, "--"]
+    code, output = hpcdl(*testbed, "hpcdl", "run", "interconnect", "-o", folder)
+    if code:
+        sys.exit(f"{folder}: exit code {code}: {output}")
+    return json.loads(hpcdl("report", folder, "--json")[1])
+
+
+def named(answer):
+    """Return the sets of nodes and links that the sentences name as slow."""
+    nodes, links = set(), set()
+    for line in answer:
+        if " computes at " in line:
+            nodes.add(line.split()[0])
+        elif line.startswith("The link of "):
+            links.add(line.split()[3])
+        elif line.startswith("The link between "):
+            links.add(" - ".join(line.split()[3:6:2]))
+    return nodes, links
+
+
+def live(options):
+    """Run each defect so many times on 4 and on 8 hosts; print a line per defect and size."""
+    draw = random.Random(55)
+    for hosts in (4, 8):
+        for defect, given in DEFECTS.items():
+            right, wrong, took = 0, [], []
+            for run in range(options.runs):
+                host = f"host{draw.randint(1, hosts)}"
+                values = {"--slow-cpu": f"{host}:{CPU}", "--slow": f"{host}:{RATE}"}
+                folder = options.folder / f"{defect}-{hosts}-{run:02d}"
+                if not (folder / "run.h5").exists():
+                    began = time.monotonic()
+                    measured(folder, hosts, [word for option in given for word in (option, values[option])])
+                    took.append(time.monotonic() - began)
+                said = named(lines_of(folder))
+                wanted = tuple({host} if option in given else set() for option in ("--slow-cpu", "--slow"))
+                right += said == wanted
+                wrong += [] if said == wanted else [f"{host}: {said}"]
+            print(
+                f"{hosts} hosts, {defect}: {right} of {options.runs} right, {max(took, default=0):.0f} s at most {wrong}",
+                flush=True,
+            )
+
+
+def lines_of(folder):
+    """Return the sentences of a run's answer: the headline and those after it."""
+    from hpcdl.report.contents import answers
+    from hpcdl.report.run.findings import findings
+    from hpcdl.trace.schema import read
+
+    first = answers(findings([read(folder)])[0]).first
+    return [line for answer in first.values() for line in (answer.headline, *answer.details)]
+
+
+def judged(runs):
+    """Return the verdict on an archive in a word, and the kind and name of all open suspects."""
+    (history,) = histories(runs)
+    verdict = SuiteVerdict(history)
+    slow = {(suspect.kind, suspect.name) for suspect in verdict.suspects if suspect.ended is None}
+    return worst(verdicts(verdict)), slow
+
+
+def dated(run, number):
+    """Return a recorded run as that of another night."""
+    night = dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC) + dt.timedelta(days=number)
+    return type(run)(**{**vars_of(run), "date": night.isoformat(), "path": f"night-{number}", "job": str(number)})
+
+
+def vars_of(run):
+    """Return the fields of a run's series."""
+    return {name: getattr(run, name) for name in run.__dataclass_fields__}
+
+
+def first_named(runs, host):
+    """Return the night, from 1, in which the link or host was first named, and all else that was named."""
+    others, night = set(), None
+    for count in range(1, len(runs) + 1):
+        _, slow = judged(runs[:count])
+        night = count if night is None and ("host", host) in slow else night
+        others |= {name for kind, name in slow if (kind, name) != ("host", host)}
+    return night, others
+
+
+def nights(options):
+    """Record archives of 16 nights and replay them in other orders; print the night in which the host is named."""
+    archives = []
+    for archive in range(options.archives):
+        runs = []
+        for night in range(1, 17):
+            folder = options.folder / f"archive-{archive}" / f"night-{night:02d}"
+            slow = ["--slow", f"host3:{RATE}"] if night >= FIRST_SLOW else []
+            if not (folder / "run.h5").exists():
+                measured(folder, 4, slow)
+            runs.append(read_series(folder))
+        archives.append([dated(run, number) for number, run in enumerate(runs)])
+        disturbed = sum(bool(run.disturbed) for run in runs)
+        night, others = first_named(archives[-1], "host3")
+        print(
+            f"archive {archive}: {disturbed} of 16 nights disturbed, host3 named in night {night}, {others}",
+            flush=True,
+        )
+    draw, seen = random.Random(1), []
+    for _ in range(20):
+        archive = draw.choice(archives)
+        usual, slow = archive[: FIRST_SLOW - 1], archive[FIRST_SLOW - 1 :]
+        order = [*draw.sample(usual, len(usual)), *draw.sample(slow, len(slow))]
+        seen.append(first_named([dated(run, number) for number, run in enumerate(order)], "host3"))
+    print(
+        f"20 replayed: named in night {sorted(str(night) for night, _ in seen)}, others {[o for _, o in seen if o]}"
+    )
+
+
+def quiet(options):
+    """Record nights without a defect and draw 100 nights from them; print what is named."""
+    runs = []
+    for night in range(1, 21):
+        folder = options.folder / "quiet" / f"night-{night:02d}"
+        if not (folder / "run.h5").exists():
+            measured(folder, 4, [])
+        runs.append(read_series(folder))
+    draw = random.Random(2)
+    drawn = [dated(draw.choice(runs), number) for number in range(100)]
+    (history,) = histories(drawn)
+    verdict = SuiteVerdict(history)
+    events = [event.verdict for event in verdict.events]
+    print(f"100 nights drawn from 20: named {[suspect.name for suspect in verdict.suspects]}, changes {events}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["live", "nights", "quiet"])
+    parser.add_argument("folder", type=Path, help="folder for the runs")
+    parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--archives", type=int, default=2)
+    options = parser.parse_args()
+    neighbours = Neighbours(7)
+    neighbours.start()
+    {"live": live, "nights": nights, "quiet": quiet}[options.what](options)
+    neighbours.ended.set()
+
+
+if __name__ == "__main__":
+    main()
