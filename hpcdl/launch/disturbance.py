@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from hpcdl.fabric.mpi.backoff import Place, here
 from hpcdl.launch import machine
+from hpcdl.launch.health import Health
 from hpcdl.launch.machine import ROOT
 
 UNKNOWN: Final = -1
@@ -50,6 +51,8 @@ class Usage(NamedTuple):
     """Threads that the rank computes with; 0 if it is not in the case."""
     begin: Sample
     end: Sample
+    health: Health | None = None
+    """Health of the node, of its first rank; None of others."""
 
     def grown(self, name: str) -> int:
         """Return the growth of a counter during the case."""

@@ -15,6 +15,7 @@ from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, UsageError
 from hpcdl.fabric.faults import Failure as PlannedFailure
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm, library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
+from hpcdl.launch import health
 from hpcdl.launch.disturbance import Usage, columns
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 from hpcdl.launch.process import HEARTBEAT, RELAUNCH, advice, status_folder
@@ -145,6 +146,11 @@ def _run_case(
         return {}, [], ()
     traces = {rank: of_rank for rank, of_rank, _ in gathered}
     absent = [rank for rank in range(case.processes) if rank not in traces]
+    nodes = {job.host_names[rank]: usage for rank, _, usage in gathered if usage.health}
+    result |= health.of_case(
+        {host: usage.health for host, usage in nodes.items() if usage.health},
+        {host: usage.place.machine for host, usage in nodes.items()},
+    )
     if planned := case.failure:
         failed_ranks = (str(planned) if rank == planned.rank else f"rank {rank}" for rank in absent)
         result["process_failure"] = ", ".join(failed_ranks)
@@ -177,6 +183,8 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
     with threadpoolctl.threadpool_limits(of_blas, "blas"), threads(allowed), np.errstate(all="ignore"):
         journal = Journal(recorder, mpi.counters, before_step, job.draw)
         program = case.module.program(case.spec, journal)
+        sensors = None if case.setting("network") else job.sensors
+        node = sensors.read() if sensors else None
         mpi.awake(comm)
         begin = job.counters.sample()  # after all ranks of the case have come
         mpi.events = recorder.events
@@ -185,6 +193,8 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
         finally:
             mpi.events = None
         usage = job.counters.usage(begin, allowed)
+        if sensors and node:
+            usage = usage._replace(health=sensors.health(node))
     if varies(case.spec):
         result["draw"] = job.draw
     return result, [to_bytes(part.pack()) for part in recorder.virtual or [recorder]], usage

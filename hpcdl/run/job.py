@@ -14,6 +14,7 @@ from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.mpi.fault_tolerance import regroup
 from hpcdl.launch.disturbance import Counters
 from hpcdl.launch.environment import describe_rank
+from hpcdl.launch.health import Sensors
 from hpcdl.launch.machine import link_counters
 from hpcdl.launch.process import stop_requested
 from hpcdl.nn.backend import backend
@@ -49,8 +50,10 @@ class Job:
         hosts = self.world.library.allgather((str(here["slurm_node"]), str(here["hostname"])))
         self._leads_node = hosts.index(hosts[self.world.rank]) == self.world.rank
         shared = {name for name, count in Counter(host for _, host in set(hosts)).items() if count > 1}
-        self._host_names = [node if host in shared else host for node, host in hosts]
+        self.host_names = [node if host in shared else host for node, host in hosts]
         self._links = link_counters() if self._leads_node else {}
+        self.sensors = Sensors() if self._leads_node else None
+        """Sensors of the node, on its first rank."""
         self._prepared: set[str] = set()
         self._abandoned: list[Mpi] = []
         self.draw = 0
@@ -71,9 +74,9 @@ class Job:
         One rank of each node reads them; a node has none if that rank's process failed.
         """
         devices = growth(self._links, link_counters()) if self._leads_node else None
-        gathered = self.world.library.gather((self._host_names[self.rank], devices)) or []
+        gathered = self.world.library.gather((self.host_names[self.rank], devices)) or []
         growths = {host: devices for host, devices in gathered if devices is not None}
-        return {host: growths.get(host) for host in self._host_names}
+        return {host: growths.get(host) for host in self.host_names}
 
     def communicator(self, ranks: int) -> MpiComm | None:
         """Return a communicator of the first ``ranks`` ranks; None on the others. Collective."""

@@ -382,6 +382,23 @@ class CommonNumbers:
         "which rank was disturbed from outside the job, by what and how much, if all launches were; empty: "
         "undisturbed, or not recorded. Limits: `hpcdl/analysis/run/disturbance.py`"
     )
+    throttled = text(
+        "which node's clocks were slowed down in the case, and why: heat or a power brake, not the usual power "
+        "limit of a GPU; errors of GPU memory and NVLink in the case. Empty: none, or not readable"
+    )
+    hardware_errors = text()
+    energy_joules = number(
+        "energy of the nodes, of which devices (`processors`, with memory where it is metered, `GPUs`), in the "
+        "whole case, with warm-up and evaluation; by the images of all its steps, by the GB of all its "
+        "repetitions (`message_bytes` each). Empty unless all nodes tell",
+        better="lower",
+    )
+    energy_of = text()
+    joules_per_image = number(heading="J/image", better="lower")
+    joules_per_gigabyte = number(heading="J/GB", better="lower")
+    processor_mhz = count("lowest clock frequency of a node's processor, GPU and GPU memory when the case ended")
+    gpu_mhz = count()
+    gpu_memory_mhz = count()
     emulated = flag(
         "the hosts are those of `hpcdl testbed`; ranks want more cores than their node has (empty: unknown)"
     )

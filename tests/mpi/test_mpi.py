@@ -17,7 +17,10 @@ from hpcdl.fabric.mpi import clock as mpi_clock
 from hpcdl.fabric.mpi import messages
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.vectors import SHORT_BYTES
+from hpcdl.launch.health import Health
+from hpcdl.run.case_loop import _run_case
 from hpcdl.run.job import Job
+from hpcdl.suite import parse
 
 pytestmark = pytest.mark.mpi
 
@@ -120,6 +123,30 @@ def test_one_rank_of_each_node_reads_its_links(mpi, monkeypatch):
         names = [f"{'n' if size > 4 + 2 * (node % 2) else 'h'}{node}" for node in range(-(-size // 2))]
         grown = [{"port_xmit_wait": 2 * node} if node else {} for node in range(len(names))]
         assert counters == {name: {"m/1": growth} for name, growth in zip(names, grown, strict=True)}
+
+
+def test_one_rank_of_each_node_reads_its_health(mpi, monkeypatch, tmp_path):
+    """Two ranks a node; all nodes of this test are one machine, whose energy counts once."""
+    rank, size = mpi.comm.rank, mpi.comm.size
+    monkeypatch.setattr("hpcdl.run.job.describe_rank", lambda: {"slurm_node": "", "hostname": f"h{rank // 2}"})
+
+    class Sensors:
+        def read(self):
+            return f"{rank}"
+
+        def health(self, begin):
+            return Health([f"read by {begin}"], [], {"GPUs": 5.0}, {"gpu_mhz": 1000 + rank})
+
+    monkeypatch.setattr("hpcdl.run.job.Sensors", Sensors)
+    keys = ('kind = "collective"', 'collective = "allreduce"', 'aggregation = "ring"', "message_bytes = 64")
+    text = "\n".join(['[suite]\nname = "tiny"\n[[case]]', *keys, "repetitions = 1", f"ranks = {size}"])
+    (case,) = parse(text, "tiny").cases
+    result, _, _ = _run_case(case, Job(mpi), mpi.comm, tmp_path / "0.h5")
+    if rank == 0:
+        assert (result["energy_joules"], result["energy_of"]) == (5.0, "GPUs")
+        nodes = range(min(-(-size // 2), 3))
+        more = "" if size <= 6 else " and 1 more host"
+        assert result["throttled"] == "; ".join(f"h{node}: read by {2 * node}" for node in nodes) + more
 
 
 def events_of(mpi, program):

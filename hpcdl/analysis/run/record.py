@@ -33,7 +33,16 @@ ANY: Final = "any"
 """In the place of an aggregation: it makes no difference."""
 
 Key = tuple[object, ...]
-Mark = Literal["simulated", "emulated", "oversubscribed", "disturbed", "diverged", "extrapolated", "undetermined"]
+Mark = Literal[
+    "simulated",
+    "emulated",
+    "oversubscribed",
+    "disturbed",
+    "throttled",
+    "diverged",
+    "extrapolated",
+    "undetermined",
+]
 """Reservation that travels with a number."""
 FAR: Final = 4
 """Ranks of a prediction by the most that were measured, from which on it is extrapolated."""
@@ -111,6 +120,7 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
             "emulated": bool(self.emulated),
             "oversubscribed": bool(self.oversubscribed),
             "disturbed": bool(self.disturbed),
+            "throttled": bool(self.throttled),
             "diverged": self.diverged_step is not None,
             "extrapolated": (self.times_the_measured_ranks or 0) > FAR,
             "undetermined": bool(self.undetermined),

@@ -46,7 +46,7 @@ from hpcdl.analysis.statistics.estimates import (
     ratio_interval,
 )
 from hpcdl.trace.files import JsonObject
-from hpcdl.trace.quantities import COLUMNS
+from hpcdl.trace.quantities import COLUMNS, QUANTITIES
 from hpcdl.trace.quantity import Quantity
 from hpcdl.trace.recorder import Rows
 
@@ -115,6 +115,16 @@ def bus_factor(collective: str, ranks: int) -> float | None:
     }.get(collective)
 
 
+HEALTH: Final = (
+    "throttled",
+    "hardware_errors",
+    "energy_joules",
+    "energy_of",
+    "processor_mhz",
+    "gpu_mhz",
+    "gpu_memory_mhz",
+)
+"""Quantities that launches record of their nodes."""
 NEAR_LINEAR: Final = 0.90
 """Least efficiency that is near-linear."""
 
@@ -202,6 +212,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         or None,
         "error": next((text for launch in point.launches if (text := launch.record.error)), None),
         **_waiting(point),
+        **_health(point),
         **(_training(point, points) if point.record.is_training else _collective(point)),
     }
     several = len(point.launches) > 1  # columns of one launch do not hold for all
@@ -218,6 +229,34 @@ def _waiting(point: Point) -> JsonObject:
     }
     late_rank = late.pop() if len(late) == 1 else None
     return {**medians, "late_rank": late_rank, **({"late_seconds": None} if late_rank is None else {})}
+
+
+def _health(point: Point) -> JsonObject:
+    """Return troubles of the nodes in any launch, medians of energies over launches, and the lowest clocks."""
+    kept = [launch.record for launch in point.timed]
+    each = {name: [QUANTITIES[name].of(record) for record in kept] for name in HEALTH}
+    parts = {*each["energy_of"]}
+    joules = each["energy_joules"] if len(parts) == 1 else [None] * len(kept)
+    work = [_work(launch) for launch in point.timed]
+    per_unit = median_of(energy / amount for energy, amount in zip(joules, work, strict=True) if energy and amount)
+    is_training = point.record.is_training
+    return {
+        **{name: next(filter(None, each[name]), None) for name in ("throttled", "hardware_errors")},
+        **{name: min(filter(None, each[name]), default=None) for name in HEALTH if name.endswith("_mhz")},
+        "energy_joules": median_of(joules),
+        "energy_of": parts.pop() if len(parts) == 1 else None,
+        "joules_per_image": per_unit if is_training else None,
+        "joules_per_gigabyte": None if is_training else per_unit,
+    }
+
+
+def _work(launch: Launch) -> float:
+    """Return the images of all steps, or the GB of all repetitions of a collective."""
+    record = launch.record
+    if record.is_training:
+        return float(launch.case.steps["images"].sum())
+    size = record.message_bytes if record.kind == "collective" and not record.concurrent else None
+    return launch.total_steps * (record.operations or 1) * (size or 0) / 1e9
 
 
 def _training(point: Point, points: Sequence[Point]) -> JsonObject:

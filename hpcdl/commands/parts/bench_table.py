@@ -78,8 +78,8 @@ def _sizes(options: argparse.Namespace) -> list[int]:
     return sizes
 
 
-FLAGS: Final = "flags: D disturbed by other load, S ranks share cores, W WRONG"
-LETTERS: Final = {"disturbed": "D", "oversubscribed": "S", "wrong": "W"}
+FLAGS: Final = "flags: D disturbed by other load, T throttled, S ranks share cores, W WRONG"
+LETTERS: Final = {"disturbed": "D", "throttled": "T", "oversubscribed": "S", "wrong": "W"}
 MEASURED: Final = ("bytes", "avg", "min", "max", "p50", "p99", "algbw", "busbw")
 DELAYED: Final = ("bytes", "p50", "p99", "from first", "from last", "late rank")
 

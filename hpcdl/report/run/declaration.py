@@ -17,6 +17,7 @@ FLAGS: Final = {
     "emulated": "emulated links",
     "oversubscribed": "ranks share cores",
     "disturbed": "disturbed by other load",
+    "throttled": "clocks were throttled",
 }
 """Words for the flags of measured records."""
 

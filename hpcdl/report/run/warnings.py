@@ -74,6 +74,7 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
         *_incomplete(run, measured),
         *_oversubscribed(run, measured),
         *_disturbed(measured),
+        *_unhealthy(measured),
         *(_machine(run.environment) if measured or not records else ()),
     ]
 
@@ -190,6 +191,19 @@ def _disturbed(records: Sequence[Record]) -> Iterator[str]:
         yield (
             f"The hypervisor took up to {100 * max(stolen):.0f} % of a rank's time, so step times may be up to "
             f"{100 * max(stolen):.0f} % too long. Prefer a machine without other guests."
+        )
+
+
+def _unhealthy(records: Sequence[Record]) -> Iterator[str]:
+    if throttled := [record for record in records if record.throttled]:
+        yield (
+            f"Clocks were throttled in {plural(len(throttled), 'case')}: times may be too long. Check cooling and "
+            f"power of these nodes. The first is {case_name(throttled[0])}: {throttled[0].throttled}."
+        )
+    if faulty := [record for record in records if record.hardware_errors]:
+        yield (
+            f"GPUs had errors in {plural(len(faulty), 'case')}: have these nodes checked. The first is "
+            f"{case_name(faulty[0])}: {faulty[0].hardware_errors}."
         )
 
 

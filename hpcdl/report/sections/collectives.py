@@ -147,6 +147,7 @@ def _columns(rows: Sequence[Record], link: float) -> list[Column[Record]]:
         Column("native / p50", by_native),
         Column("fastest", lambda record: place(record, peers[record.message_bytes or 0]), importance="answer"),
         *(closed if simulated else ()),
+        value(Record.joules_per_gigabyte, importance="detail"),
         Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE), importance="detail"),
         value(Record.from_first_arrival_seconds),
         value(Record.from_last_arrival_seconds),

@@ -109,6 +109,11 @@ def _columns(network: Network | None, bases: Collection[str], missed: str) -> li
             lambda row: NONE if row.no_communication or row.scale.is_base else verdict(row.scale),
             importance="answer",
         ),
+        median(
+            Record.joules_per_image,
+            note="J/image: energy of all nodes in the whole case / images of all steps; idle devices count.",
+            importance="detail",
+        ),
         stated(
             Record.simulated_ranks,
             "Simulated ranks: ranks that were simulated; one rank represents all ranks that behave alike.",

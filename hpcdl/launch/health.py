@@ -1,0 +1,226 @@
+"""Health of nodes during a case: throttled clocks, errors of GPU memory and NVLink, energy, clock frequencies.
+
+The first rank of each node reads the sensors when a case begins and when it ends, never in between. GPUs are read
+through NVML (``nvidia-ml-py``, if it is installed), processors from sysfs. A sensor that a node lacks, or that the
+process may not read, is left out; no sensor raises.
+"""
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+
+from hpcdl.launch import machine
+from hpcdl.launch.machine import ROOT
+from hpcdl.trace.recorder import Scalar
+
+Kind = Literal["energy", "slowed", "throttled", "errors"]
+"""Units: mJ, ns, events, errors."""
+
+FIELDS: Final[dict[int, tuple[Kind, str]]] = {
+    4: ("errors", "uncorrected ECC errors"),
+    38: ("errors", "NVLink CRC errors of flits"),
+    45: ("errors", "NVLink CRC errors of data"),
+    52: ("errors", "NVLink replays"),
+    59: ("errors", "NVLink recoveries"),
+    83: ("energy", "GPUs"),
+    160: ("errors", "NVLink ECC errors"),
+    269: ("slowed", "software thermal slowdown"),
+    270: ("slowed", "hardware thermal slowdown"),
+    271: ("slowed", "hardware power brake"),
+}
+"""Counters of a GPU that one call reads, by number of the field (nvml.h, NVML_FI_DEV_*)."""
+REASONS: Final = {
+    0x08: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+"""Bits of the clocks' event reasons that tell of a defect (nvml.h, nvmlClocksEventReason*).
+
+The others are usual: idle, clocks set by a user, clocks of a group, and the power limit, which a busy GPU reaches.
+"""
+VALUES: Final = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
+"""Members of NVML's union of values, by type."""
+MIN_SHARE: Final = 0.01
+"""Share of the case from which on a clock that was slowed down for a known time counts as throttled."""
+MAX_WATTS: Final = 600
+"""No processor draws more for long: in a longer case its counter may have wrapped more than once."""
+SHOWN: Final = 3
+"""Hosts that a text names."""
+
+
+class Sensor(NamedTuple):
+    """A counter of a node."""
+
+    kind: Kind
+    device: str
+    name: str
+
+
+class Reading(NamedTuple):
+    """Sensors of a node at one moment."""
+
+    time_ns: int
+    counters: dict[Sensor, int]
+    active: dict[str, list[str]]
+    """Reasons for which clocks are slowed down now, by GPU."""
+    megahertz: dict[str, int]
+    """Lowest clock frequencies, by name of the quantity."""
+
+
+class Health(NamedTuple):
+    """Health of a node during a case."""
+
+    throttled: list[str]
+    errors: list[str]
+    joules: dict[str, float]
+    """By kind of device; a kind is missing unless all of its devices were read."""
+    megahertz: dict[str, int]
+
+
+class Sensors:
+    """Sensors of a node. ``nvml``: the module ``pynvml``; None: it is imported if the node has NVIDIA GPUs."""
+
+    def __init__(self, root: Path = ROOT, nvml: Any = None) -> None:
+        cpus = root / "sys/devices/system/cpu"
+        self._zones = _energy_zones(root)
+        self._files = _throttle_files(cpus) | {zone: [file] for zone, (file, _) in self._zones.items()}
+        self._frequency = cpus / f"cpu{min(os.sched_getaffinity(0))}/cpufreq/scaling_cur_freq"
+        self._nvml, self._gpus = _open_gpus(root, nvml)
+
+    def read(self) -> Reading:
+        """Read the sensors: a file per physical core, two per processor, and four calls per GPU."""
+        counters: dict[Sensor, int] = {}
+        active: dict[str, list[str]] = {}
+        megahertz: dict[str, int] = {}
+        for sensor, files in self._files.items():
+            texts = [machine.text(file) for file in files]
+            if all(map(str.isdecimal, texts)):
+                counters[sensor] = sum(map(int, texts))
+        if (kilohertz := machine.text(self._frequency)).isdecimal():
+            megahertz["processor_mhz"] = int(kilohertz) // 1000
+        for gpu, handle in self._gpus.items():
+            answers = self._ask("FieldValues", handle, list(FIELDS)) or ()
+            for (kind, name), answer in zip(FIELDS.values(), answers, strict=False):
+                if answer.nvmlReturn == 0 and answer.valueType in VALUES:
+                    counters[Sensor(kind, gpu, name)] = getattr(answer.value, VALUES[answer.valueType])
+            bits = self._ask("CurrentClocksEventReasons", handle) or 0
+            active[gpu] = [reason for bit, reason in REASONS.items() if bits & bit]
+            for clock, name in ((1, "gpu_mhz"), (2, "gpu_memory_mhz")):
+                if (clock_mhz := self._ask("ClockInfo", handle, clock)) is not None:
+                    megahertz[name] = min(clock_mhz, megahertz.get(name, clock_mhz))
+        return Reading(time.perf_counter_ns(), counters, active, megahertz)
+
+    def _ask(self, question: str, *arguments: Any) -> Any:
+        """Return the answer of an NVML function; None if library, driver, GPU or rights do not allow it."""
+        try:
+            return getattr(self._nvml, f"nvmlDeviceGet{question}")(*arguments)
+        except (AttributeError, self._nvml.NVMLError):
+            return None
+
+    def health(self, begin: Reading) -> Health:
+        """Return the health since ``begin``. A counter that began again tells nothing."""
+        end = self.read()
+        passed = max(1, end.time_ns - begin.time_ns)
+        throttled, errors = list[str](), list[str]()
+        energies: dict[str, list[float]] = {"processors": [], "GPUs": []}
+        for sensor in begin.counters.keys() & end.counters.keys():
+            kind, device, name = sensor
+            grown = end.counters[sensor] - begin.counters[sensor]
+            if kind == "energy" and sensor in self._zones:
+                energies[name] += _unwrapped(grown, self._zones[sensor][1], passed)
+            elif kind == "energy":
+                energies[name] += [grown / 1e3] if grown >= 0 else []
+            elif kind == "slowed" and grown > MIN_SHARE * passed:
+                throttled.append(f"{device} {name} for {100 * min(1.0, grown / passed):.0f} % of the case")
+            elif kind != "slowed" and grown > 0:
+                (throttled if kind == "throttled" else errors).append(f"{device} {grown} {name}")
+        timed = {sensor.device for sensor in begin.counters if sensor.kind == "slowed"}
+        throttled += [f"{gpu} {why[-1]} at the end" for gpu, why in end.active.items() if why and gpu not in timed]
+        counts = {"processors": len(self._zones), "GPUs": len(self._gpus)}
+        joules = {name: sum(each) for name, each in energies.items() if each and len(each) == counts[name]}
+        return Health(sorted(throttled), sorted(errors), joules, end.megahertz)
+
+
+def _open_gpus(root: Path, nvml: Any) -> tuple[Any, dict[str, Any]]:
+    """Return NVML and a handle of each GPU; none without NVIDIA's driver, the library or rights."""
+    if not (root / "proc/driver/nvidia").is_dir():
+        return None, {}
+    if nvml is None:
+        try:
+            import pynvml
+        except ImportError:
+            return None, {}
+        nvml = pynvml
+    try:
+        nvml.nvmlInit()
+        numbers = range(nvml.nvmlDeviceGetCount())
+        return nvml, {f"GPU {number}": nvml.nvmlDeviceGetHandleByIndex(number) for number in numbers}
+    except nvml.NVMLError:
+        return None, {}
+
+
+def _throttle_files(cpus: Path) -> dict[Sensor, list[Path]]:
+    """Return the counters of thermal throttling: those of a processor's cores, and its own."""
+    files: dict[Sensor, list[Path]] = {}
+    for number in range(os.cpu_count() or 1):
+        folder = cpus / f"cpu{number}"
+        first = re.split("[,-]", machine.text(folder / "topology/thread_siblings_list"))[0]
+        of_core = folder / "thermal_throttle/core_throttle_count"
+        if first in {str(number), ""} and of_core.exists():
+            processor = f"processor {machine.text(folder / 'topology/physical_package_id')}"
+            files.setdefault(Sensor("throttled", processor, "thermal events of cores"), []).append(of_core)
+            of_package = of_core.with_name("package_throttle_count")
+            files.setdefault(Sensor("throttled", processor, "thermal events"), [of_package])
+    return files
+
+
+def _energy_zones(root: Path) -> dict[Sensor, tuple[Path, int]]:
+    """Return counter and greatest value (uJ) of each processor and its memory; other zones overlap with them."""
+    zones = {}
+    for folder in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
+        name, greatest = machine.text(folder / "name"), machine.text(folder / "max_energy_range_uj")
+        if name.startswith(("package", "dram")) and greatest.isdecimal():
+            zones[Sensor("energy", folder.name, "processors")] = (folder / "energy_uj", int(greatest))
+    return zones
+
+
+def _unwrapped(grown: int, greatest: int, passed_ns: int) -> list[float]:
+    """Return the energy (J) by a counter that begins again after ``greatest`` uJ; empty if perhaps twice."""
+    if passed_ns * MAX_WATTS / 1e3 > greatest:
+        return []
+    return [(grown if grown >= 0 else grown + greatest) / 1e6]
+
+
+def of_case(nodes: Mapping[str, Health], machines: Mapping[str, str]) -> dict[str, Scalar]:
+    """Return the fields of a case.
+
+    ``nodes``: by host; ``machines``: that of each host, as emulated hosts share one, whose energy counts once.
+    """
+    once = list({machines[host]: health for host, health in nodes.items()}.values())
+    kinds = [kind for kind in ("processors", "GPUs") if once and all(kind in health.joules for health in once)]
+    fields: dict[str, Scalar] = {
+        "throttled": _named({host: health.throttled for host, health in nodes.items()}),
+        "hardware_errors": _named({host: health.errors for host, health in nodes.items()}),
+    }
+    if kinds:
+        fields["energy_joules"] = sum(health.joules[kind] for health in once for kind in kinds)
+        fields["energy_of"] = " and ".join(kinds)
+    for name in ("processor_mhz", "gpu_mhz", "gpu_memory_mhz"):
+        fields[name] = min((health.megahertz[name] for health in once if name in health.megahertz), default=None)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _named(lines: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the lines of the first hosts that have any; None without."""
+    hosts = [(host, of_host) for host, of_host in lines.items() if of_host]
+    words = [f"{host}: {', '.join(of_host[:SHOWN])}{_more(of_host, 'sensor')}" for host, of_host in hosts[:SHOWN]]
+    return "; ".join(words) + _more(hosts, "host") if hosts else None
+
+
+def _more(items: Sequence[object], noun: str) -> str:
+    further = len(items) - SHOWN
+    return f" and {further} more {noun}{'s' * (further > 1)}" if further > 0 else ""

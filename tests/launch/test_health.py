@@ -1,0 +1,204 @@
+"""Health of nodes, from synthetic sysfs and a library that stands for NVML."""
+
+import json
+import types
+
+import pytest
+
+from hpcdl.launch import health as health_module
+from hpcdl.launch.health import Health, Sensors, of_case
+from hpcdl.report.render import render
+from hpcdl.report.run.declaration import badges
+from hpcdl.report.run.findings import findings
+
+SECOND = 10**9
+CPU = "sys/devices/system/cpu"
+ZONES = {0: "package-0", "0:0": "core", "0:1": "dram", 1: "package-1", 2: "psys"}
+"""Of a machine with two Intel processors; the zone of the platform has the others' energy, too."""
+RANGE = 262_143_328_850
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Nvml:
+    """``pynvml`` of a node with GPUs; ``refuses``: functions that raise."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, counters=(), reasons=0, clocks=(1980, 2619), gpus=1, refuses=()):
+        self.counters, self.reasons, self.clocks, self.gpus = dict(counters), reasons, clocks, gpus
+        self.refuses = refuses
+        self.calls = []
+
+    def __getattr__(self, name):
+        answers = {
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetCount": lambda: self.gpus,
+            "nvmlDeviceGetHandleByIndex": lambda number: number,
+            "nvmlDeviceGetFieldValues": lambda _, asked: [*map(self.field, asked)],
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
+            "nvmlDeviceGetClockInfo": lambda _, clock: self.clocks[clock - 1],
+        }
+        if name not in answers:
+            raise AttributeError(name)
+
+        def call(*arguments):
+            self.calls.append(name)
+            if name in self.refuses:
+                raise NVMLError("Not Supported")
+            return answers[name](*arguments)
+
+        return call
+
+    def field(self, number):
+        value = types.SimpleNamespace(ullVal=self.counters.get(number, 0), dVal=1e-300)
+        return types.SimpleNamespace(nvmlReturn=0 if number in self.counters else 3, valueType=3, value=value)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock in seconds."""
+    now = [0.0]
+    clock = types.SimpleNamespace(perf_counter_ns=lambda: round(now[0] * SECOND))
+    monkeypatch.setattr(health_module, "time", clock)
+    monkeypatch.setattr(health_module.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(health_module.os, "sched_getaffinity", lambda _: {2, 5})
+    return now
+
+
+@pytest.fixture
+def node(tmp_path, put, clock):
+    """Two processors of two cores with two threads each, and NVIDIA's driver."""
+    for cpu in range(8):
+        folder = f"{CPU}/cpu{cpu}"
+        put(f"{folder}/topology/thread_siblings_list", f"{cpu % 4},{cpu % 4 + 4}\n")
+        put(f"{folder}/topology/physical_package_id", f"{cpu % 2}\n")
+        put(f"{folder}/thermal_throttle/core_throttle_count", "7\n")
+        put(f"{folder}/thermal_throttle/package_throttle_count", "70\n")
+        put(f"{folder}/cpufreq/scaling_cur_freq", f"{2000 + cpu}123\n")
+    for zone, name in ZONES.items():
+        for file, text in {"name": name, "max_energy_range_uj": RANGE, "energy_uj": 10**6}.items():
+            put(f"sys/class/powercap/intel-rapl:{zone}/{file}", f"{text}\n")
+    put("proc/driver/nvidia/version", "NVRM version")
+    return tmp_path
+
+
+def test_processors(node, put, clock):
+    """Of a core two threads share a counter, of a processor all cores; energy is that of packages and memory."""
+    sensors = Sensors(node, Nvml(gpus=0))
+    begin = sensors.read()
+    clock[0] = 100.0
+    put(f"{CPU}/cpu1/thermal_throttle/core_throttle_count", "9")
+    put(f"{CPU}/cpu5/thermal_throttle/core_throttle_count", "9")  # the same core
+    put(f"{CPU}/cpu3/thermal_throttle/core_throttle_count", "8")
+    put(f"{CPU}/cpu0/thermal_throttle/core_throttle_count", "0")  # began again
+    put("sys/class/powercap/intel-rapl:0/energy_uj", str(5 * 10**6 + 1))
+    put("sys/class/powercap/intel-rapl:0:1/energy_uj", str(2 * 10**6))
+    put("sys/class/powercap/intel-rapl:1/energy_uj", "500000")  # wrapped
+    put("sys/class/powercap/intel-rapl:2/energy_uj", str(90 * 10**6))
+    health = sensors.health(begin)
+    assert health.throttled == ["processor 1 3 thermal events of cores"]
+    assert health.joules == {"processors": pytest.approx((4 * 10**6 + 1 + 10**6 + RANGE - 500_000) / 1e6)}
+    assert health.megahertz == {"processor_mhz": 2002}
+    clock[0] = 1000.0  # the counter of 262 kJ may have wrapped twice
+    assert sensors.health(begin).joules == {}
+
+
+@pytest.mark.parametrize(
+    ("counters", "reasons", "words"),
+    [
+        ({270: 30 * SECOND, 269: SECOND // 2}, 0x40, ["GPU 0 hardware thermal slowdown for 30 % of the case"]),
+        ({}, 0x08 | 0x80, ["GPU 0 hardware power brake at the end"]),  # a driver without these counters
+        ({}, 0x01 | 0x02 | 0x04 | 0x10 | 0x100, []),  # idle, clocks set, power limit, a group's clocks, display
+        ({271: -5}, 0, []),  # the driver was loaded again
+    ],
+)
+def test_throttled_gpus(node, clock, counters, reasons, words):
+    nvml = Nvml(dict.fromkeys(counters, 100))
+    sensors = Sensors(node, nvml)
+    begin = sensors.read()
+    clock[0], nvml.reasons = 100.0, reasons
+    nvml.counters = {number: 100 + grown for number, grown in counters.items()}
+    assert sensors.health(begin).throttled == words
+
+
+def test_energy_and_errors_of_gpus(node, clock):
+    nvml = Nvml({83: 1000, 4: 2, 52: 9}, gpus=2)
+    sensors = Sensors(node, nvml)
+    begin = sensors.read()
+    nvml.counters, nvml.clocks = {83: 251_000, 4: 5, 52: 9}, (1410, 2619)
+    health = sensors.health(begin)
+    assert health.joules == {"processors": 0.0, "GPUs": 500.0}
+    assert health.errors == [f"GPU {gpu} 3 uncorrected ECC errors" for gpu in (0, 1)]
+    assert (health.megahertz["gpu_mhz"], health.megahertz["gpu_memory_mhz"]) == (1410, 2619)
+    nvml.counters = {4: 1}  # began again, and the energy is no longer told
+    assert sensors.health(begin)._replace(joules={}) == Health([], [], {}, health.megahertz)
+
+
+def test_nothing_fails_without_rights_devices_or_library(node, monkeypatch, tmp_path):
+    reading = [f"nvmlDeviceGet{name}" for name in ("FieldValues", "CurrentClocksEventReasons", "ClockInfo")]
+    opening = ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"]
+    for refused in reading + opening:
+        nvml = Nvml({83: 1}, refuses=[refused])
+        sensors = Sensors(node, nvml)
+        found = sensors.health(sensors.read())
+        assert (found.throttled, found.errors) == ([], [])
+        assert ("GPUs" in found.joules) == (refused not in {*opening, reading[0]})
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", None)  # not installed
+    assert Sensors(node).read().active == {}
+    bare = Sensors(tmp_path / "bare")
+    assert bare.health(bare.read()) == Health([], [], {}, {})
+    for zone in ZONES:  # only root may read them
+        file = node / f"sys/class/powercap/intel-rapl:{zone}/energy_uj"
+        file.unlink()
+        file.mkdir()
+    sensors = Sensors(node, Nvml(gpus=0))
+    assert sensors.health(sensors.read()).joules == {}
+
+
+def test_reads_few_files_and_calls(node, monkeypatch):
+    """10 ms a case: some 100 us per call of NVML, less than 10 us per file."""
+    nvml = Nvml({83: 1}, gpus=8)
+    sensors = Sensors(node, nvml)
+    files = []
+    monkeypatch.setattr(health_module.machine, "text", lambda file: files.append(file) or "1")
+    nvml.calls.clear()
+    sensors.read()
+    assert len(nvml.calls) == 4 * 8
+    assert len(files) == len(set(files)) == 4 + 2 + 3 + 1  # cores, processors, zones, a frequency
+
+
+def test_fields_of_a_case():
+    """Energy counts once for hosts of one machine, and only for devices that all nodes tell."""
+    one = Health(["a", "b", "c", "d"], [], {"processors": 5.0, "GPUs": 7.0}, {"processor_mhz": 3000})
+    other = Health([], ["GPU 0 1 NVLink replays"], {"processors": 6.0}, {"processor_mhz": 2000})
+    machines = {"n1": "x", "n2": "y", "n3": "y"}
+    assert of_case({"n1": one, "n2": other, "n3": other}, machines) == {
+        "throttled": "n1: a, b, c and 1 more sensor",
+        "hardware_errors": "n2: GPU 0 1 NVLink replays; n3: GPU 0 1 NVLink replays",
+        "energy_joules": 11.0,
+        "energy_of": "processors",
+        "processor_mhz": 2000,
+    }
+    assert of_case({}, {}) == of_case({"n1": Health([], [], {}, {})}, machines) == {}
+
+
+def test_reports(hand):
+    """A throttled case has a badge and a warning; energies are per image of all steps and per GB of repetitions."""
+    hand.train([[80.0] * 12] * 2, throttled="n3: GPU 2 hot", energy_joules=1920.0, energy_of="GPUs")
+    collective = {"kind": "collective", "collective": "allreduce", "aggregation": "ring", "message_bytes": 10**8}
+    hand.case([[5.0] * 8] * 2, **collective, operations=2, energy_joules=80.0, energy_of="GPUs")
+    run = hand.read()
+    training, allreduce = json.loads(render([run], "json"))["cases"]
+    assert training["joules_per_image"] == 1920 / (12 * 2 * 16)
+    assert training["joules_per_gigabyte"] is None
+    assert allreduce["joules_per_gigabyte"] == pytest.approx(80 / (8 * 2 * 0.1))
+    (made,) = findings([run])
+    assert "clocks were throttled" in badges(made.records[:1])
+    assert "clocks were throttled" not in badges(made.records[1:])
+    page = " ".join(render([run], "html").split())
+    assert "Clocks were throttled in 1 case" in page
+    assert "n3: GPU 2 hot" in page
+    assert "J/GB" in page
