@@ -16,8 +16,9 @@ import numpy as np
 
 from hpcdl.cases.keys.checks import Check, makes, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, key
-from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, typical_ns
+from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, median_ns
 from hpcdl.fabric.comm import Comm
+from hpcdl.launch.machine import waited_for_core_ns
 from hpcdl.nn.backend import Backend, Weights, backend
 from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.trace.recorder import Scalar
@@ -124,7 +125,7 @@ def program(spec: NodeSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any,
             for turn in working:
                 if mine in turn:
                     spans.append(timed(spec))
-                    times[mine] = typical_ns(spans[-1][spec.warmup :], 0.25)
+                    times[mine] = median_ns(spans[-1][spec.warmup :])
                 sleeping_barrier()  # the library's own would spin on cores that others compute on
             slowest: Times = (await comm.allgather_words(times)).max(axis=0)
             return slowest
@@ -143,16 +144,21 @@ def program(spec: NodeSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any,
 
 
 def timed(spec: NodeSpec) -> list[tuple[int, int]]:
-    """Return begin and end (ns) of each repetition of the work on this rank."""
+    """Return begin and end (ns) of each repetition of the work on this rank.
+
+    Its end is earlier by the time that the rank waited for its core because of other processes: that is a
+    disturbance, not a slow node.
+    """
     kernels = spec.kernels
     work, settle = prepared(spec.work, kernels)
     spans = []
     for _ in range(spec.warmup + spec.repetitions):
-        begin = perf_counter_ns()
+        waited, begin = waited_for_core_ns(), perf_counter_ns()
         for _ in range(PASSES.get(spec.work, 1)):
             work()
         settle()
-        spans.append((begin, perf_counter_ns()))
+        end = perf_counter_ns()
+        spans.append((begin, end - max(0, waited_for_core_ns() - waited)))
     return spans
 
 

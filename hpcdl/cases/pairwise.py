@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcdl.cases.keys.checks import Check, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, key
-from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, typical_ns
+from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, median_ns
 from hpcdl.fabric.comm import LIBRARY_CALLS, Comm
 from hpcdl.fabric.pairs import rounds
 from hpcdl.trace.recorder import Scalar
@@ -125,7 +125,7 @@ def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[
         for peer in peers:
             timed += (spans := await exchanges(peer, spec.repetitions))
             if peer is not None:
-                seconds[peer] = typical_ns(spans)
+                seconds[peer] = median_ns(spans)
         messages = int(any(peer is not None for peer in peers))
         journal.repetitions(warm + timed, messages, size * messages)
         described: dict[str, Scalar] = {}
@@ -168,5 +168,5 @@ async def _again(
     await exchanges(peer, spec.warmup)
     spans = await exchanges(peer, spec.repetitions)
     if peer is not None:
-        mine[peer] = typical_ns(spans)
+        mine[peer] = median_ns(spans)
     return await _slower(comm, mine)

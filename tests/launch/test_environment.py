@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from hpcdl.launch.environment import _git, describe_job, describe_rank, environment_key
-from hpcdl.launch.machine import driver_statistics, link_counters
+from hpcdl.launch.machine import driver_statistics, link_counters, waited_for_core_ns
 
 CPU = "sys/devices/system/cpu"
 CARD = "sys/class/net/eth7"
@@ -48,6 +48,30 @@ def machine(tmp_path, put, driver):
 
 
 MPI = {"library": "MPICH", "version": "5.0.2", "nodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("group", "stat"),
+    [
+        ("0::/job", ("sys/fs/cgroup/job/cpu.stat", "usage_usec 9\nnr_throttled 7\nthrottled_usec 2000\n")),
+        (
+            "4:cpu,cpuacct:/job",
+            ("sys/fs/cgroup/cpu/job/cpu.stat", "nr_periods 9\nthrottled_time 2000000\n"),
+        ),
+        ("0::/", ("sys/fs/cgroup/none", "")),
+    ],
+)
+def test_waiting_for_other_processes_is_without_the_groups_own_limit(tmp_path, group, stat):
+    files = {
+        "proc/thread-self/schedstat": "123456 5000000 17\n",
+        "proc/self/cgroup": f"{group}\n",
+        stat[0]: stat[1],
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert waited_for_core_ns(tmp_path) == (3_000_000 if stat[1] else 5_000_000)
+    assert waited_for_core_ns(tmp_path / "other") == 0
 
 
 def test_reads_the_machine(machine):

@@ -79,6 +79,6 @@ async def hosts_of_ranks(comm: Comm) -> list[int]:
     return [names.index(name) for name in names]
 
 
-def typical_ns(spans: Sequence[tuple[int, int]], quantile: float = 0.5) -> int:
-    """Return a quantile of the lengths of ``spans`` (ns), at least 1."""
-    return max(1, int(np.quantile([end - begin for begin, end in spans], quantile)))
+def median_ns(spans: Sequence[tuple[int, int]]) -> int:
+    """Return the median length of ``spans`` (ns), at least 1."""
+    return max(1, int(np.median([end - begin for begin, end in spans])))
