@@ -132,6 +132,19 @@ def test_a_disturbed_case_accuses_no_link(hand):
     assert "The link between" not in page
 
 
+def test_a_disturbed_case_names_the_link_that_was_slow_twice(hand):
+    twice = {"settings": {"confirm": 2}, "measured_again": "[[6, 1.5, 1.5]]"}
+    page = render([all_pairs(hand, [rank(), foreign(5), rank(), rank()], **twice)], "md")
+    assert "The link between host1 and host2 runs at 66.7 % of the median link's speed." in page
+
+
+def test_a_link_that_was_slow_once_is_told_and_no_finding(hand):
+    once = {"settings": {"confirm": 2}, "measured_again": "[[6, 1.5, 1.01]]"}
+    page = render([all_pairs(hand, [rank()] * 4, **once)], "md")
+    assert "No host or link is slow" in page
+    assert "Slow once, but not when measured again a second later, and so no finding: 1 pair of ranks." in page
+
+
 def test_an_undisturbed_case_with_steal_names_its_slow_link(hand):
     page = render([all_pairs(hand, [rank(steal_ns=SECOND // 2)] * 4)], "md")
     assert "The link between host1 and host2 runs at 66.7 % of the median link's speed." in page

@@ -5,7 +5,7 @@ import pytest
 from hpcdl.analysis.run.pooling import pool
 from hpcdl.report.render import cases, render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.sections import waiting
+from hpcdl.report.sections import nodes, waiting
 from hpcdl.report.sections.step_parts import step_breakdown
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
@@ -16,18 +16,18 @@ def ms(value):
 
 
 def part(path, works, counters=None, **more):
-    """Write a case in which two ranks exchange in 10 steps of 40 ms after computing for ``works`` (ms)."""
+    """Write a case in which ranks, in a ring, exchange in 12 steps of 40 ms after computing for ``works`` (ms)."""
     packed = []
     for rank, work in enumerate(works):
         recorder = Recorder()
         for step in range(12):
             begin = 40 * step
             recorder.events.append((0, "forward", ms(begin), ms(begin + work), -1, 0))
-            for label in ("send", "recv"):
-                recorder.events.append((0, label, ms(begin + work), ms(begin + 40), 1 - rank, 64))
+            for label, peer in (("send", rank + 1), ("recv", rank - 1)):
+                recorder.events.append((0, label, ms(begin + work), ms(begin + 40), peer % len(works), 64))
             recorder.steps.append(Step(step, 0, ms(begin), ms(begin + 40), 1.0, 1, 16, ms(work), 1, 64))
         packed.append(recorder.pack() | (counters or {}))
-    fields = {"kind": "train", "case": "one", "ranks": 2, "global_batch": 32, "training": "synchronous"}
+    fields = {"kind": "train", "case": "one", "ranks": len(works), "global_batch": 32, "training": "synchronous"}
     write_part(path, CaseRecord({**fields, **more}, packed))
     return path
 
@@ -81,3 +81,15 @@ def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_na
     assert headline.startswith("Rank 1 is late by 20.0 ms per step in 1 of 2 cases: ")
     (table,) = waiting.WAITING.page(pooled).tables
     assert {row[:2] for row in table.rows} >= {("one", "1"), ("one", "2")}
+
+
+def test_a_late_rank_is_explained_by_its_slow_node(hand):
+    hand.case([[20.0] * 5, [20.2] * 5, [25.0] * 5], case="node", kind="node", collective="triad", pattern="alone")
+    hand.parts.append(part(hand.folder / "late.h5", (10, 10, 30)))
+    (found,) = findings([hand.read({"ranks": [{"hostname": f"host{rank}"} for rank in range(3)]})])
+    headline = nodes.answer(found).headline
+    assert headline.startswith("host2 computes at 80.4 % (")
+    assert headline.endswith(" of the other hosts' speed (triad).")
+    late = waiting.WAITING.answer(found).headline
+    assert late.startswith("Rank 2 on host2 is late by ")
+    assert late.endswith(", not for its links; host2 computes at 80.4 % of the other hosts' speed.")

@@ -126,7 +126,8 @@ def _range(links: Links, cores: float | None) -> str:
 
 
 def _obstacle(links: Links, cores: float | None) -> str:
-    if cores is not None and len(links.seconds) > cores * max(1, len(links.names)):
+    # one rank shares no core, even if a control group allows it less than one
+    if cores is not None and len(links.seconds) > max(1.0, cores) * max(1, len(links.names)):
         return "ranks share cores"
     if links.disturbed and not links.confirmed:
         return f"the case was disturbed: {links.disturbed}; confirm = 2 would measure slow pairs again"

@@ -58,12 +58,13 @@ def _cells(nodes: Nodes, host: str) -> tuple[str, str]:
 
 
 def counted(findings: Findings) -> list[Nodes]:
-    """Return the cases that can name a host: ranks have cores of their own, and a disturbed one was confirmed."""
+    """Return the cases that can name a host: those of hosts with own cores, disturbed ones if confirmed."""
     known = {record.case: record for record in findings.records}
     return [
         nodes
         for nodes in findings.nodes
-        if not known[nodes.record.case].oversubscribed and (nodes.confirmed or not nodes.disturbed)
+        if not (nodes.record.pattern == "together" and known[nodes.record.case].oversubscribed)
+        and (nodes.confirmed or not nodes.disturbed)
     ]
 
 

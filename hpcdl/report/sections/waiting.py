@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from hpcdl.analysis.network.nodes import slow_hosts
+from hpcdl.analysis.network.nodes import Nodes, slow_hosts
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record
@@ -248,11 +248,18 @@ def answer(findings: Findings) -> Answer | None:
         by = " to ".join(dict.fromkeys((seconds(min(times)), seconds(max(times)))))
         count = "all" if len(times) == len(cases) else f"{len(times)} of"
         where = f" in {count} {len(cases)} cases" if len(cases) > 1 else ""
-        reason = "other ranks wait for this rank, not for its links"
-        if host := next((host for host in slow if name.endswith(f" on {host}")), ""):
-            reason += f"; {host} computes at {percent(slow[host][0].value)} of the other hosts' speed"
+        reason = _reason(name, slow)
         lines.append(sentence(f"{name} is late by {by} per step{where}: {reason}"))
     return Answer(lines[0], lines[1:]) if lines else None
+
+
+def _reason(name: str, slow: Mapping[str, tuple[Interval, Sequence[Nodes]]]) -> str:
+    """Return why other ranks wait for the rank ``name``; ``slow``: the hosts that compute slowly."""
+    reason = "other ranks wait for this rank, not for its links"
+    host = name.partition(" on ")[2]
+    if host not in slow:
+        return reason
+    return f"{reason}; {host} computes at {percent(slow[host][0].value)} of the other hosts' speed"
 
 
 WAITING: Final = Declaration(115, page, rows=EVIDENCE, answer=answer)
