@@ -12,8 +12,11 @@ from hpcdl.commands.parts.parser import Arguments, Command, path
 from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
+    from hpcdl.trace.files import JsonObject
     from hpcdl.trace.run import Run
 
+MAX_LINK: Final = 10**13
+"""Rate of a host's links (bit/s), at most."""
 LIST: Final = "list"
 """In the place of a title: print all titles."""
 
@@ -26,6 +29,10 @@ def arguments(parser: Arguments) -> None:
     parser.option("--figure TITLE", "the figure of -o FILE.svg, .pdf, .png; list: print the titles", default="")
     parser.option("--table TITLE", "one table; -o FILE.tex: to be input; list: print the titles", default="")
     parser.option("--json", "one JSON document with a record per case")
+    effect = "rate of a host's link, such as 200gbit (default: of the NICs that carried the bytes)"
+    parser.option("--link RATE", effect, default="")
+    effect = "preset, file of hpcdl predict --save, or run: times are compared with those expected on it"
+    parser.option("--network NETWORK", effect, default="")
     parser.option("--together", "pool the runs: launches of one suite, also on several numbers of nodes")
 
 
@@ -48,8 +55,15 @@ def execute(options: argparse.Namespace) -> int:
 
 def _text(options: argparse.Namespace, form: str, runs: "Sequence[Run]") -> str | bytes:
     """Return the report of ``runs``, or the figure, the table or the titles that the options name."""
+    from dataclasses import replace
+
+    from hpcdl.launch.testbed import bits_of
     from hpcdl.report import render
 
+    stated: JsonObject = {"expected_network": options.network} if options.network else {}
+    if options.link:
+        stated["link_bits_per_second"] = bits_of(options.link, f"--link {options.link}", most=MAX_LINK)
+    runs = [replace(run, environment={**run.environment, **stated}) for run in runs] if stated else runs
     if LIST in {options.figure, options.table}:
         return "\n".join(render.tables(runs) if options.table else render.figures(runs))
     if form in render.FIGURES:

@@ -80,11 +80,11 @@ def plan(
         raise LaunchError(f"--hosts {hosts}: must be from 1 to {MAX_HOSTS}")
     if trunk and hosts == 1:
         raise LaunchError(f"--uplink {trunk}: one host is on one switch; --hosts must be at least 2")
-    usual = _bits(rate, f"--rate {rate}")
+    usual = bits_of(rate, f"--rate {rate}")
     rates = {f"host{number}": usual for number in range(1, hosts + 1)}
     slower: dict[str, str] = {}
     for entry, host, its_rate in _of_hosts("--slow", slow, rates, "RATE, such as host1:50mbit"):
-        rates[host] = _bits(its_rate, entry)
+        rates[host] = bits_of(its_rate, entry)
         slower[host] = _spelled(rates[host])
     quotas: dict[str, float] = {}
     for entry, host, cores in _of_hosts("--slow-cpu", slow_cpu, rates, "CORES, such as host1:0.8"):
@@ -95,7 +95,7 @@ def plan(
         raise LaunchError(
             "--slow-cpu: this machine has no cpu controller of control groups that may be written to"
         )
-    joined = _bits(trunk, f"--uplink {trunk}") if trunk else 0
+    joined = bits_of(trunk, f"--uplink {trunk}") if trunk else 0
     latency = 0.0 if delay is None else delay.total_seconds()
     if latency > 10:
         raise LaunchError(f"--latency: must be at most 10 s, not {latency:g} s")
@@ -151,7 +151,7 @@ def _remove_groups() -> None:
             group.rmdir()
 
 
-def _bits(text: str, option: str) -> int:
+def bits_of(text: str, option: str, most: int = MAX_RATE) -> int:
     """Return a rate (bit/s), written 200mbit or 2.5 Gbit/s. Raises LaunchError, which names the remedy.
 
     mbps is refused: megabytes per second to tc, megabits to others.
@@ -164,8 +164,8 @@ def _bits(text: str, option: str) -> int:
     if "bit" not in unit.lower():
         remedy = f"write {number}{prefix.lower()}bit, or {_spelled(8 * bits)} for bytes"
         raise LaunchError(f"{option}: bits or bytes? {remedy}")
-    if not MIN_RATE <= bits <= MAX_RATE:
-        limits = f"{bit_rate(MIN_RATE)} to {bit_rate(MAX_RATE)}"
+    if not MIN_RATE <= bits <= most:
+        limits = f"{bit_rate(MIN_RATE)} to {bit_rate(most)}"
         raise LaunchError(f"{option}: must be from {limits}, not {bit_rate(bits)}")
     return bits
 

@@ -27,7 +27,14 @@ from hpcdl.fabric.network import MACHINES, NETWORKS
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
 from hpcdl.prediction.network_file import NetworkEstimate, NetworkFileError, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
-from hpcdl.prediction.programs import cheapest, measured_programs, network_of, predicted_record, program_of
+from hpcdl.prediction.programs import (
+    MeasuredProgram,
+    cheapest,
+    measured_programs,
+    network_of,
+    predicted_record,
+    program_of,
+)
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.run import Run
@@ -245,6 +252,22 @@ def _network(name: str) -> tuple[NetworkEstimate, Source]:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
 
 
+def expected(network: str, measured: Sequence[Record]) -> dict[int, float]:
+    """Return times (s) of measured operations on a network by its name or file, by id of the record."""
+    estimate, _ = _network(network)
+    chosen = cheapest(_programs(measured), MAX_REPORT_MESSAGES)
+    return {id(program.record): program.predicted(estimate.network) for program in chosen}
+
+
+def _programs(records: Sequence[Record]) -> list[MeasuredProgram]:
+    programs = list[MeasuredProgram]()
+    for record in records:
+        if ":" not in str(record.aggregation):  # a user's own scheme may not be simulated here
+            with suppress(ValueError):  # a scheme of another version
+                programs += measured_programs([record])
+    return programs
+
+
 def predict_run(run: Run, measured: Sequence[Record]) -> Prediction | None:
     """Fit a network to the ``measured`` records of a run, within seconds, and predict these and replays.
 
@@ -252,11 +275,7 @@ def predict_run(run: Run, measured: Sequence[Record]) -> Prediction | None:
     """
     predicted = [record.but() for record in measured]
     kept, notes = with_own_cores(predicted)
-    programs = []
-    for record in kept:
-        if ":" not in str(record.aggregation):  # a user's own scheme may not be simulated here
-            with suppress(ValueError):  # a scheme of another version
-                programs += measured_programs([record])
+    programs = _programs(kept)
     chosen = cheapest(programs, MAX_REPORT_MESSAGES)
     try:
         # as many costs as times would explain any times, and the page would show errors of 0

@@ -15,7 +15,7 @@ from hpcdl.analysis.run.outcome import Staleness, staleness
 from hpcdl.analysis.run.pooling import distinct
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
-from hpcdl.prediction.predict import Prediction, predict_run
+from hpcdl.prediction.predict import Prediction, expected, predict_run
 from hpcdl.report.run.grouping import Method, Settings, problems, settings
 from hpcdl.report.run.method_names import run_names
 from hpcdl.report.run.warnings import warnings
@@ -85,6 +85,12 @@ class Findings:
     def predicted(self) -> Prediction | None:
         """Network fitted to the measured times, and its predictions; None if too little was measured."""
         return predict_run(self.run, self.records)
+
+    @cached_property
+    def expected(self) -> dict[int, float]:
+        """Times (s) of collectives and exchanges on the network that the report names, by id of the record."""
+        name = self.run.environment.get("expected_network")
+        return expected(name, self.records) if name else {}
 
     @cached_property
     def links(self) -> list[Links]:

@@ -1,12 +1,16 @@
 """Counters of links that grew: errors, and what congestion is made of, by host and device."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections import Counter as Counts
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from hpcdl.report.formats.cells import plural, spread
+from hpcdl.analysis.run.disturbance import UNKNOWN, facts
+from hpcdl.report.formats.cells import percent, plural, rate, spread, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
-from hpcdl.trace.link_counters import KINDS, LinkCounters, kind_of
+from hpcdl.trace.files import JsonMapping
+from hpcdl.trace.link_counters import KINDS, LinkCounters, kind_of, recorded
 
 NAMED: Final = 3
 """Counters of a kind that a warning names."""
@@ -60,10 +64,90 @@ def warnings(counters: LinkCounters) -> Iterator[str]:
         yield f"Counters of links of {', '.join(unread[:NAMED])} could not be read: errors may be missed."
 
 
-def section(counters: LinkCounters) -> Section:
-    """Return a row per counter of errors and congestion that grew."""
-    rows = [(*counter, str(kind_of(counter.name)), str(value)) for counter, value in troubles(counters).items()]
+FACTORS: Final = {"rx_bytes": 1, "tx_bytes": 1, "port_rcv_data": 4, "port_xmit_data": 4}
+"""Bytes of a unit of a counter; ports of InfiniBand count words of 32 bits."""
+PREFIXES: Final = {"M": 1e6, "G": 1e9}
+IDLE, CARRIER = 0.01, 0.05
+"""Share of the busiest NIC's bytes below which one is idle; of a host's bytes from which on one carried them."""
+
+
+class Nic(NamedTuple):
+    """A port or interface that is up. ``rate``: bit/s, 0: unknown; ``carried``: bytes received and sent."""
+
+    name: str
+    driver: str
+    rate: float
+    carried: int
+
+
+def nics(environment: JsonMapping) -> dict[str, list[Nic]]:
+    """Return the NICs of each host by the description of the first one; virtual ones have no driver.
+
+    Ports of InfiniBand and RoCE if they carried at least as much as interfaces, some of which are theirs.
+    """
+    hosts: dict[str, list[Nic]] = {}
+    for host, devices in recorded(environment).items():
+        kinds = [
+            [
+                _nic(name, card, (devices or {})[name])
+                for name, card in facts(environment, kind).items()
+                if name in (devices or {}) and str(card.get("state")).endswith(("ACTIVE", "up"))
+                if card.get("driver", UNKNOWN) not in {UNKNOWN, "veth", "bridge"}
+            ]
+            for kind in ("infiniband", "network")
+        ]
+        hosts[host] = max(kinds, key=lambda each: sum(nic.carried for nic in each))
+    return hosts
+
+
+def _nic(name: str, card: JsonMapping, counters: Mapping[str, int | None]) -> Nic:
+    driver, rate = str(card.get("driver")), re.match(r"([\d.]+) ([MG])b", str(card.get("rate")))
+    # EFA states one rate for all of its cards
+    bits = float(rate[1]) * PREFIXES[rate[2]] if rate and driver != "efa" else 0.0
+    return Nic(name, driver, bits, sum(FACTORS[unit] * (counters.get(unit) or 0) for unit in FACTORS))
+
+
+def host_rate(environment: JsonMapping) -> float:
+    """Return the rate (bytes/s) of the NICs that carried a host's bytes; 0 if unknown or different."""
+    if any(str(card.get("driver")).startswith("cxi") for card in facts(environment, "network").values()):
+        return 0.0  # a card of Slingshot does not count the bytes of MPI
+    rates = set[float]()
+    for of_host in nics(environment).values():
+        limit = max(1.0, CARRIER * sum(nic.carried for nic in of_host))
+        carriers = [nic.rate for nic in of_host if nic.carried >= limit]
+        rates.add(sum(carriers) / 8 if len(set(carriers)) == 1 else 0.0)
+    return rates.pop() if len(rates) == 1 else 0.0
+
+
+def idle_nics(environment: JsonMapping) -> Iterator[str]:
+    """Yield a warning if half of a host's ports of one kind were idle, and it had ranks for more of them."""
+    ranks = Counts(str(rank.get("hostname")) for rank in environment.get("ranks") or ())
+    idle = list[str]()
+    for host, of_host in nics(environment).items():
+        for kind in dict.fromkeys(nic[1:3] for nic in of_host if "/" in nic.name):  # "device/port"
+            alike = [nic for nic in of_host if nic[1:3] == kind]
+            limit = IDLE * max(nic.carried for nic in alike)
+            rest = [nic.name for nic in alike if nic.carried < limit]
+            if 2 * len(rest) >= len(alike) and len(alike) - len(rest) < ranks.get(host, len(alike)):
+                idle.append(f"{len(rest)} of {len(alike)} NICs of {host} were idle: {', '.join(rest)}")
+    if idle:
+        more = f"; {plural(len(idle) - 1, 'more host')} alike" if idle[1:] else ""
+        yield f"{idle[0]}{more}. Check UCX_NET_DEVICES, UCX_MAX_RNDV_RAILS, NCCL_IB_HCA and the binding of ranks."
+
+
+def section(environment: JsonMapping) -> Section:
+    """Return a row per counter of errors and congestion that grew, and per NIC of hosts with several."""
+    grown = troubles(recorded(environment))
+    rows = [(*counter, str(kind_of(counter.name)), str(value)) for counter, value in grown.items()]
     tables = [Table("", ("host", "device", "counter", "kind", "growth"), rows, 4, [NOTE])] if rows else []
+    several = [
+        (host, nic.name, nic.driver, rate(nic.rate / 8 or None), volume(nic.carried), percent(nic.carried, total))
+        for host, of_host in nics(environment).items()
+        if len(of_host) > 1 and (total := sum(nic.carried for nic in of_host))
+        for nic in of_host
+    ]
+    header = ("host", "NIC", "driver", "rate", "bytes", "share of the host's")
+    tables += [Table("NICs that are up", header, several, 3)] if several else []
     return Section("Counters of links", tables=tables)
 
 

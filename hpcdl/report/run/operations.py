@@ -8,10 +8,11 @@ import numpy as np
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
-from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import bounded, percent, plural, rate, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point
+from hpcdl.report.run import link_counters
 from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import time_ratio
@@ -152,13 +153,14 @@ def _times(axis: Axis, timed: Iterable[tuple[str, str, float, Record]]) -> list[
 
 
 def bus_bandwidth(findings: Findings) -> list[Lines]:
-    """Return bus bandwidth over size, / the rate of the links if they are emulated."""
+    """Return bus bandwidth over size, / the rate of the links if it is known."""
     link, made = link_rate(findings), list[Lines]()
     title, axis = "Bus bandwidth", Axis("busbw", rate, 10)
     note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
     if link:
         title, axis = "Share of the link's rate", Axis("busbw / rate of the link", percent)
-        note = f"Rate of the links: {rate(link)}, emulated. {note}"
+        kind = "emulated link" if findings.run.environment.get("emulated") else "link"
+        note = f"Rate of a host's {kind}: {rate(link)}. {note}"
     whole_link = {"the link's rate": lambda _size: 1.0} if link else None
     for group, rows in _largest_first(grouped(findings.records, "collective")):
         points: dict[str, list[Point]] = {}
@@ -177,13 +179,31 @@ def _largest_first(groups: dict[Group, list[Record]]) -> list[tuple[Group, list[
 
 
 def link_rate(findings: Findings) -> float:
-    """Return the rate of the slowest emulated link (bytes/s); 0 if links are not emulated."""
-    rates = (findings.run.environment.get("emulated") or {}).get("bytes_per_second") or {}
-    return float(min(rates.values(), default=0))
+    """Return the rate of a host's link (bytes/s): stated, of the slowest emulated one, or of its NICs; 0: unknown.
+
+    NICs that carried less than a measured bandwidth are not those that carried it.
+    """
+    environment = findings.run.environment
+    if stated := environment.get("link_bits_per_second"):
+        return float(stated) / 8
+    if testbed := environment.get("emulated"):
+        return float(min(testbed["bytes_per_second"].values()))
+    measured = [record for record in findings.records if not record.network and (record.nodes or 1) > 1]
+    link = link_counters.host_rate(environment) if measured else 0.0
+    return link if all((record.busbw_bytes_per_second or 0) <= MAX_SHARE * link for record in measured) else 0.0
+
+
+MAX_SHARE: Final = 1.05
+"""Of a link's rate; a higher one is another link's."""
 
 
 def bandwidth(record: Record, link: float) -> Interval:
-    """Return the bus bandwidth with the interval of its time, / the rate of the links if it is not 0."""
+    """Return the bus bandwidth with the interval of its time, / the rate of the links if it is not 0.
+
+    NaN of one host, whose ranks use no link, unless hosts are emulated.
+    """
+    if link and record.nodes == 1 and not record.emulated:
+        return NOTHING
     middle = record.time_p50_seconds or math.nan
     times = middle, record.time_p50_high_seconds, record.time_p50_low_seconds
     whole = (record.busbw_bytes_per_second or math.nan) * middle / (link or 1.0)

@@ -230,3 +230,4 @@ def _machine(environment: JsonMapping) -> Iterator[str]:
             "repeat this run. Commit them."
         )
     yield from link_counters.warnings(recorded(environment))
+    yield from link_counters.idle_nics(environment)

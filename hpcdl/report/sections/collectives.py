@@ -89,7 +89,8 @@ def page(findings: Findings, *, bandwidths: bool = False) -> Section:
         *[AT_ONCE_NOTE] * any(record.concurrent for record in records),
     ]
     tables = [
-        table(_columns(rows, link), rows, group.title, left=2, ascending=True) for group, rows in groups.items()
+        table(_columns(rows, link, findings.expected), rows, group.title, left=2, ascending=True)
+        for group, rows in groups.items()
     ]
     return Section("Collectives", notes, tables=tables)
 
@@ -110,6 +111,16 @@ def _reached(record: Record, link: float) -> str:
     return NONE if math.isnan(busbw.value) else bounded(*busbw, percent if link else rate)
 
 
+def of_expected(expected: Mapping[int, float]) -> Column[Record]:
+    """Return the column of the speed, as a share of that on the network that the report names."""
+
+    def cell(record: Record) -> str:
+        return percent(expected.get(id(record)), record.time_p50_seconds)
+
+    note = "Of the expected: time on the network of --network / p50; below 100 % the measured one is slower."
+    return Column("of the expected", cell, note, importance="answer")
+
+
 def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) -> Column[Record]:
     def cell(record: Record) -> str:
         time = middle.of(record)
@@ -118,8 +129,11 @@ def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) 
     return Column(heading, cell, importance="detail")
 
 
-def _columns(rows: Sequence[Record], link: float) -> list[Column[Record]]:
-    """Return the columns of a group; simulated times have no quantiles, no intervals and no checks."""
+def _columns(rows: Sequence[Record], link: float, expected: Mapping[int, float]) -> list[Column[Record]]:
+    """Return the columns of a group; simulated times have no quantiles, no intervals and no checks.
+
+    ``expected``: times (s) by id of the record.
+    """
     simulated, peers = any(record.network for record in rows), sizes(rows)
     closed: list[Column[Record]] = [
         Column("closed form", lambda record: seconds(record.predicted_seconds)),
@@ -143,6 +157,7 @@ def _columns(rows: Sequence[Record], link: float) -> list[Column[Record]]:
         value(Record.algbw_bytes_per_second, importance="detail"),
         value(Record.busbw_bytes_per_second),
         Column("busbw / link", lambda record: _reached(record, link) if link else NONE, importance="answer"),
+        of_expected(expected),
         Column("best / p50", lambda record: _share_of(peers[record.message_bytes or 0], record)),
         Column("native / p50", by_native),
         Column("fastest", lambda record: place(record, peers[record.message_bytes or 0]), importance="answer"),

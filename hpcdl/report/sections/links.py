@@ -16,27 +16,37 @@ from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
-from hpcdl.report.run.operations import CHECKED, grouped
+from hpcdl.report.run.operations import CHECKED, grouped, link_rate
 from hpcdl.report.sections import nodes
-from hpcdl.report.sections.collectives import one_launch
-from hpcdl.trace.link_counters import recorded
+from hpcdl.report.sections.collectives import of_expected, one_launch
 
-EXCHANGES: Final = (
-    value(Record.message_bytes),
-    Column("program", scheme_name),
-    value(Record.time_p50_seconds, importance="answer"),
-    bounds(Record.time_p50_seconds, importance="answer"),
-    value(Record.time_p99_seconds),
-    value(Record.time_max_seconds, importance="detail"),
-    value(Record.algbw_bytes_per_second),
-    Column[Record]("correct", lambda record: CHECKED[record.correct]),
-)
+
+def _exchanges(findings: Findings) -> list[Column[Record]]:
+    """Return the columns; a rank has the share of its host's link if it is alone on the host."""
+    link = link_rate(findings)
+
+    def of_link(record: Record) -> str:
+        alone = record.ranks == record.nodes or record.emulated
+        return percent(record.algbw_bytes_per_second, link) if link and alone else NONE
+
+    return [
+        value(Record.message_bytes),
+        Column("program", scheme_name),
+        value(Record.time_p50_seconds, importance="answer"),
+        bounds(Record.time_p50_seconds, importance="answer"),
+        value(Record.time_p99_seconds),
+        value(Record.time_max_seconds, importance="detail"),
+        value(Record.algbw_bytes_per_second),
+        Column("algbw / link", of_link, importance="answer"),
+        of_expected(findings.expected),
+        Column("correct", lambda record: CHECKED[record.correct]),
+    ]
 
 
 def pairwise_page(findings: Findings) -> Section:
     """Return one table per group of comparable exchanges."""
     groups = grouped(findings.records, "pairwise")
-    tables = [table(EXCHANGES, rows, group.title, left=2) for group, rows in groups.items()]
+    tables = [table(_exchanges(findings), rows, group.title, left=2) for group, rows in groups.items()]
     records = [record for rows in groups.values() for record in rows]
     return Section("Pairwise exchange", one_launch(records), tables=tables, per="exchange")
 
@@ -180,6 +190,4 @@ def _speed(first: Interval, *others: Interval) -> str:
 LINKS: Final = Declaration(10, page, answer=answer, figures=(link_map,))
 
 
-COUNTERS: Final = Declaration(
-    905, lambda findings: link_counters.section(recorded(findings.run.environment)), rows=EVIDENCE
-)
+COUNTERS: Final = Declaration(905, lambda findings: link_counters.section(findings.run.environment), rows=EVIDENCE)
