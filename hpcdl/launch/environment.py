@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from hpcdl.launch import machine
+from hpcdl.launch import machine, placement
 from hpcdl.launch.machine import ROOT, UNKNOWN
 from hpcdl.launch.mpirun import typed_command
 from hpcdl.launch.testbed import emulated
@@ -72,6 +72,7 @@ def describe_job(mpi_facts: JsonMapping, root: Path = ROOT) -> JsonObject:
         "network": machine.network(root),
         "infiniband": machine.infiniband(root),
         "gpu": machine.gpu(root),
+        "locality": placement.locality(root),
         "software": _software(),
         "git": _git(Path(__file__).parent),
         "timer": {"implementation": time.get_clock_info("perf_counter").implementation},

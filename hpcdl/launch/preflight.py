@@ -16,12 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from hpcdl.launch import machine
+from hpcdl.launch import machine, placement
 from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
 from hpcdl.launch.process import batch_advice, check_launcher, check_size
 from hpcdl.launch.testbed import emulated
+from hpcdl.trace.files import JsonObject
 
 
 class Finding(NamedTuple):
@@ -246,6 +247,20 @@ def oversubscription(probe: Probe) -> Finding:
     )
 
 
+def placed(probe: Probe, localities: Mapping[str, JsonObject], variables: Mapping[str, str]) -> Finding:
+    """Return if ranks run near their memory, NICs and GPUs, by the locality of each host."""
+    subject, lines = "placement", list[str]()
+    for host, locality in localities.items():
+        cores = {rank: probe.cores[rank] for rank, of_rank in enumerate(probe.hosts) if of_rank == host}
+        lines += [f"{line} ({host})" for line in placement.misplaced(locality, cores)]
+    if not all(locality["domains"] for locality in localities.values()):
+        return Finding("unknown", subject, "the kernel names no NUMA domains")
+    if not lines or emulated(variables):
+        return judged(subject, "no rank is far from its memory, NIC or GPU, as far as their places are known")
+    more = f"; {len(lines) - 1} more" if lines[1:] else ""
+    return judged(subject, f"{lines[0]}{more}", placement.remedy(variables, lines))
+
+
 SHOWN: Final = 3
 """Hosts that a finding names, at most."""
 
@@ -298,12 +313,14 @@ def preflight_of_job() -> list[Finding]:
     library = load()
     check_launcher(os.environ, library)
     with abort_on_error():
-        probed = probe(library, lambda: list(host_checks()))
+        probed = probe(library, lambda: (list(host_checks()), placement.locality()))
     if probed is None:
         return []
     check_size(len(probed.hosts), os.environ, library)
-    local = {host: findings for host, findings in zip(probed.hosts, probed.local, strict=True) if findings}
-    return [*mpi_checks(probed), oversubscription(probed), *of_hosts(local)]
+    local = {host: checked for host, checked in zip(probed.hosts, probed.local, strict=True) if checked}
+    places = placed(probed, {host: locality for host, (_, locality) in local.items()}, os.environ)
+    findings = {host: findings for host, (findings, _) in local.items()}
+    return [*mpi_checks(probed), oversubscription(probed), places, *of_hosts(findings)]
 
 
 def of_hosts(hosts: Mapping[str, Sequence[Finding]]) -> list[Finding]:
