@@ -26,8 +26,8 @@ FLAGS: Final = {
 def locality(root: Path = ROOT, chosen: str = os.environ.get("UCX_NET_DEVICES", "")) -> JsonObject:
     """Return the cores by NUMA domain, by NIC that is up and by GPU of a node: lists as in sysfs, such as "0-7".
 
-    NICs are the active devices of InfiniBand and RoCE, else the interfaces that are up; ``chosen`` may name some of
-    them. Left out are domains of memory alone, and a kind of device if the place of one is unknown.
+    NICs are the active devices of InfiniBand and RoCE, else the interfaces that are up; ``chosen`` may name some.
+    Left out are domains of memory alone, and a kind of device if the place of one is unknown.
     """
     nodes = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda node: int(node.name[4:]))
     domains = {node.name[4:]: cores for node in nodes if (cores := machine.text(node / "cpulist"))}
