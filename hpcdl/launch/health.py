@@ -17,7 +17,7 @@ from hpcdl.launch.machine import ROOT
 from hpcdl.trace.recorder import Scalar
 
 Kind = Literal["energy", "slowed", "throttled", "errors"]
-"""Units: mJ, ns, events, errors."""
+"""Units: mJ of GPUs and uJ of processors, ns, events, errors."""
 
 FIELDS: Final[dict[int, tuple[Kind, str]]] = {
     4: ("errors", "uncorrected ECC errors"),
@@ -27,11 +27,13 @@ FIELDS: Final[dict[int, tuple[Kind, str]]] = {
     59: ("errors", "NVLink recoveries"),
     83: ("energy", "GPUs"),
     160: ("errors", "NVLink ECC errors"),
-    269: ("slowed", "software thermal slowdown"),
-    270: ("slowed", "hardware thermal slowdown"),
-    271: ("slowed", "hardware power brake"),
 }
-"""Counters of a GPU that one call reads, by number of the field (nvml.h, NVML_FI_DEV_*)."""
+"""Counters of a GPU that one call reads, by number of the field (nvml.h, NVML_FI_DEV_*).
+
+Versions of NVML number the fields of slowdowns differently: these times are asked for by a function of their own.
+"""
+THERMAL: Final = 1
+"""Reason for slow clocks of which NVML counts the time (nvml.h, nvmlPerfPolicyType_t)."""
 REASONS: Final = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -92,7 +94,7 @@ class Sensors:
         self._nvml, self._gpus = _open_gpus(root, nvml)
 
     def read(self) -> Reading:
-        """Read the sensors: a file per physical core, two per processor, and four calls per GPU."""
+        """Read the sensors: a file per physical core, two per processor, and five calls per GPU."""
         counters: dict[Sensor, int] = {}
         active: dict[str, list[str]] = {}
         megahertz: dict[str, int] = {}
@@ -107,6 +109,8 @@ class Sensors:
             for (kind, name), answer in zip(FIELDS.values(), answers, strict=False):
                 if answer.nvmlReturn == 0 and answer.valueType in VALUES:
                     counters[Sensor(kind, gpu, name)] = getattr(answer.value, VALUES[answer.valueType])
+            if (violation := self._ask("ViolationStatus", handle, THERMAL)) is not None:
+                counters[Sensor("slowed", gpu, "thermal slowdown")] = violation.violationTime
             bits = self._ask("CurrentClocksEventReasons", handle) or 0
             active[gpu] = [reason for bit, reason in REASONS.items() if bits & bit]
             for clock, name in ((1, "gpu_mhz"), (2, "gpu_memory_mhz")):
@@ -138,8 +142,7 @@ class Sensors:
                 throttled.append(f"{device} {name} for {100 * min(1.0, grown / passed):.0f} % of the case")
             elif kind != "slowed" and grown > 0:
                 (throttled if kind == "throttled" else errors).append(f"{device} {grown} {name}")
-        timed = {sensor.device for sensor in begin.counters if sensor.kind == "slowed"}
-        throttled += [f"{gpu} {why[-1]} at the end" for gpu, why in end.active.items() if why and gpu not in timed]
+        throttled += [f"{gpu} {why[-1]} at the end" for gpu, why in end.active.items() if why]
         counts = {"processors": len(self._zones), "GPUs": len(self._gpus)}
         joules = {name: sum(each) for name, each in energies.items() if each and len(each) == counts[name]}
         return Health(sorted(throttled), sorted(errors), joules, end.megahertz)

@@ -391,14 +391,17 @@ class CommonNumbers:
         "energy of the nodes, of which devices (`processors`, with memory where it is metered, `GPUs`), in the "
         "whole case, with warm-up and evaluation; by the images of all its steps, by the GB of all its "
         "repetitions (`message_bytes` each). Empty unless all nodes tell",
+        per_launch=True,
         better="lower",
     )
     energy_of = text()
     joules_per_image = number(heading="J/image", better="lower")
     joules_per_gigabyte = number(heading="J/GB", better="lower")
-    processor_mhz = count("lowest clock frequency of a node's processor, GPU and GPU memory when the case ended")
-    gpu_mhz = count()
-    gpu_memory_mhz = count()
+    processor_mhz = number(
+        "lowest clock frequency of a node's processor, GPU and GPU memory when the case ended", per_launch=True
+    )
+    gpu_mhz = number(per_launch=True)
+    gpu_memory_mhz = number(per_launch=True)
     emulated = flag(
         "the hosts are those of `hpcdl testbed`; ranks want more cores than their node has (empty: unknown)"
     )

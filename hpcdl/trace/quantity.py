@@ -123,10 +123,18 @@ def known_count(meaning: str = "") -> Quantity[int]:
 
 
 def number(
-    meaning: str = "", heading: str = "", *, unit: Unit = "", seeded: bool = False, better: Better = ""
+    meaning: str = "",
+    heading: str = "",
+    *,
+    unit: Unit = "",
+    per_launch: bool = False,
+    seeded: bool = False,
+    better: Better = "",
 ) -> Quantity[float | None]:
     """Declare a number."""
-    return Quantity("number null", None, meaning, heading, unit=unit, seeded=seeded, better=better)
+    return Quantity(
+        "number null", None, meaning, heading, unit=unit, per_launch=per_launch, seeded=seeded, better=better
+    )
 
 
 def seconds(meaning: str = "", heading: str = "", *, per_launch: bool = False) -> Quantity[float | None]:

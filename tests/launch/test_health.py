@@ -29,6 +29,7 @@ class Nvml:
 
     def __init__(self, counters=(), reasons=0, clocks=(1980, 2619), gpus=1, refuses=()):
         self.counters, self.reasons, self.clocks, self.gpus = dict(counters), reasons, clocks, gpus
+        self.slowed = 7  # ns
         self.refuses = refuses
         self.calls = []
 
@@ -38,6 +39,7 @@ class Nvml:
             "nvmlDeviceGetCount": lambda: self.gpus,
             "nvmlDeviceGetHandleByIndex": lambda number: number,
             "nvmlDeviceGetFieldValues": lambda _, asked: [*map(self.field, asked)],
+            "nvmlDeviceGetViolationStatus": lambda *_: types.SimpleNamespace(violationTime=self.slowed),
             "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
             "nvmlDeviceGetClockInfo": lambda _, clock: self.clocks[clock - 1],
         }
@@ -107,20 +109,21 @@ def test_processors(node, put, clock):
 
 
 @pytest.mark.parametrize(
-    ("counters", "reasons", "words"),
+    ("slowed", "reasons", "words"),
     [
-        ({270: 30 * SECOND, 269: SECOND // 2}, 0x40, ["GPU 0 hardware thermal slowdown for 30 % of the case"]),
-        ({}, 0x08 | 0x80, ["GPU 0 hardware power brake at the end"]),  # a driver without these counters
-        ({}, 0x01 | 0x02 | 0x04 | 0x10 | 0x100, []),  # idle, clocks set, power limit, a group's clocks, display
-        ({271: -5}, 0, []),  # the driver was loaded again
+        (30 * SECOND, 0, ["GPU 0 thermal slowdown for 30 % of the case"]),
+        (SECOND // 2, 0, []),
+        (0, 0x08 | 0x80, ["GPU 0 hardware power brake at the end"]),
+        (0, 0x01 | 0x02 | 0x04 | 0x10 | 0x100, []),  # idle, clocks set, power limit, a group's clocks, display
+        (-5, 0, []),  # the driver was loaded again
     ],
 )
-def test_throttled_gpus(node, clock, counters, reasons, words):
-    nvml = Nvml(dict.fromkeys(counters, 100))
+def test_throttled_gpus(node, clock, slowed, reasons, words):
+    nvml = Nvml()
     sensors = Sensors(node, nvml)
     begin = sensors.read()
     clock[0], nvml.reasons = 100.0, reasons
-    nvml.counters = {number: 100 + grown for number, grown in counters.items()}
+    nvml.slowed += slowed
     assert sensors.health(begin).throttled == words
 
 
@@ -138,7 +141,10 @@ def test_energy_and_errors_of_gpus(node, clock):
 
 
 def test_nothing_fails_without_rights_devices_or_library(node, monkeypatch, tmp_path):
-    reading = [f"nvmlDeviceGet{name}" for name in ("FieldValues", "CurrentClocksEventReasons", "ClockInfo")]
+    reading = [
+        f"nvmlDeviceGet{name}"
+        for name in ("FieldValues", "CurrentClocksEventReasons", "ClockInfo", "ViolationStatus")
+    ]
     opening = ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"]
     for refused in reading + opening:
         nvml = Nvml({83: 1}, refuses=[refused])
@@ -166,7 +172,7 @@ def test_reads_few_files_and_calls(node, monkeypatch):
     monkeypatch.setattr(health_module.machine, "text", lambda file: files.append(file) or "1")
     nvml.calls.clear()
     sensors.read()
-    assert len(nvml.calls) == 4 * 8
+    assert len(nvml.calls) == 5 * 8
     assert len(files) == len(set(files)) == 4 + 2 + 3 + 1  # cores, processors, zones, a frequency
 
 

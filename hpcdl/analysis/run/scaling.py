@@ -46,7 +46,7 @@ from hpcdl.analysis.statistics.estimates import (
     ratio_interval,
 )
 from hpcdl.trace.files import JsonObject
-from hpcdl.trace.quantities import COLUMNS, QUANTITIES
+from hpcdl.trace.quantities import COLUMNS
 from hpcdl.trace.quantity import Quantity
 from hpcdl.trace.recorder import Rows
 
@@ -115,16 +115,6 @@ def bus_factor(collective: str, ranks: int) -> float | None:
     }.get(collective)
 
 
-HEALTH: Final = (
-    "throttled",
-    "hardware_errors",
-    "energy_joules",
-    "energy_of",
-    "processor_mhz",
-    "gpu_mhz",
-    "gpu_memory_mhz",
-)
-"""Quantities that launches record of their nodes."""
 NEAR_LINEAR: Final = 0.90
 """Least efficiency that is near-linear."""
 
@@ -213,6 +203,11 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "error": next((text for launch in point.launches if (text := launch.record.error)), None),
         **_waiting(point),
         **_health(point),
+        **{
+            name: median_of(quantity.of(launch.record) for launch in point.timed)
+            for name, quantity in COLUMNS.items()
+            if quantity.per_launch
+        },
         **(_training(point, points) if point.record.is_training else _collective(point)),
     }
     several = len(point.launches) > 1  # columns of one launch do not hold for all
@@ -232,21 +227,16 @@ def _waiting(point: Point) -> JsonObject:
 
 
 def _health(point: Point) -> JsonObject:
-    """Return troubles of the nodes in any launch, medians of energies over launches, and the lowest clocks."""
-    kept = [launch.record for launch in point.timed]
-    each = {name: [QUANTITIES[name].of(record) for record in kept] for name in HEALTH}
-    parts = {*each["energy_of"]}
-    joules = each["energy_joules"] if len(parts) == 1 else [None] * len(kept)
-    work = [_work(launch) for launch in point.timed]
-    per_unit = median_of(energy / amount for energy, amount in zip(joules, work, strict=True) if energy and amount)
-    is_training = point.record.is_training
+    """Return the troubles of nodes in the first launch that has any, and the energy for an image or a GB."""
+    joules = [
+        launch.record.energy_joules / work
+        for launch in point.timed
+        if launch.record.energy_joules is not None and (work := _work(launch))
+    ]
     return {
-        **{name: next(filter(None, each[name]), None) for name in ("throttled", "hardware_errors")},
-        **{name: min(filter(None, each[name]), default=None) for name in HEALTH if name.endswith("_mhz")},
-        "energy_joules": median_of(joules),
-        "energy_of": parts.pop() if len(parts) == 1 else None,
-        "joules_per_image": per_unit if is_training else None,
-        "joules_per_gigabyte": None if is_training else per_unit,
+        "joules_per_image" if point.record.is_training else "joules_per_gigabyte": median_of(joules),
+        "throttled": next(filter(None, (launch.record.throttled for launch in point.timed)), None),
+        "hardware_errors": next(filter(None, (launch.record.hardware_errors for launch in point.timed)), None),
     }
 
 
@@ -347,11 +337,6 @@ def _collective(point: Point) -> JsonObject:
         "flop_per_second": point.record.work_flop and point.record.work_flop / (times.value or math.nan),
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
-        **{
-            name: median_of(quantity.of(launch.record) for launch in point.timed)
-            for name, quantity in COLUMNS.items()
-            if quantity.per_launch
-        },
     }
 
 
