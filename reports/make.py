@@ -75,7 +75,15 @@ table, and the command that measures it again. The words of the answers:
 all tables and figures of a report: `hpcdl report reports/data/NAME.json.gz -o page.html`.
 """
 GROUPS = (
-    *("Start here", "Interconnect", "Scaling", "Methods of training", "Compression and memory", "Papers"),
+    *(
+        "Start here",
+        "Interconnect",
+        "Under load",
+        "Scaling",
+        "Methods of training",
+        "Compression and memory",
+        "Papers",
+    ),
     *("Other people's tools", "hpcdl itself"),
 )
 """Groups of reports, by who asks."""

@@ -2,7 +2,9 @@
 
 ``exchange``: ``fabric`` is :meth:`Comm.exchange`, ``raw`` is mpi4py's Sendrecv with nothing in between.
 Their difference is the cost of the fabric. ``pattern``: ``pair`` is ranks 0 and 1, ``all_pairs``
-every two ranks in rounds without conflict, ``bisection`` one half with the other, all at once. With
+every two ranks in rounds without conflict, ``bisection`` one half with the other, all at once; ``random_pairs``
+all ranks at once in several random matchings (effective bisection bandwidth: Hoefler, Schneider & Lumsdaine 2008);
+``incast``, ``congestor`` and ``message_rate``: :mod:`hpcdl.cases.measuring.patterns`. With
 ``confirm = 2`` pairs of hosts that take longer are measured twice (:mod:`hpcdl.cases.measuring.confirmation`).
 """
 
@@ -17,6 +19,7 @@ import numpy as np
 from hpcdl.cases.keys.checks import Check, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, key
 from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, median_ns
+from hpcdl.cases.measuring.patterns import PATTERNS, agreed
 from hpcdl.fabric.comm import LIBRARY_CALLS, Comm
 from hpcdl.fabric.pairs import rounds
 from hpcdl.trace.recorder import Scalar
@@ -26,6 +29,10 @@ CALLED: Final = {
     "pair": "exchange",
     "all_pairs": "exchange of all pairs",
     "bisection": "exchange between halves",
+    "random_pairs": "exchange of random pairs",
+    "incast": "incast to rank 0",
+    "congestor": "allreduce beside bulk traffic",
+    "message_rate": "many messages between halves",
 }
 """Name in the report, by pattern."""
 
@@ -41,16 +48,22 @@ class PairwiseSpec:
     repetitions: int = key(1000, least=1, most=MAX_REPETITIONS, role="sampling")
     warmup: int = key(100, least=0, most=MAX_REPETITIONS, role="sampling")
     confirm: int = key(1, least=1, most=9, role="sampling")
+    matchings: int = key(10, least=1, most=1000, role="sampling")
+    window: int = key(64, least=1, most=1024, role="problem")
     threads: int = key(1, least=1, most=MAX_THREADS, role="problem", column="threads_per_rank")
     trace: str = key("steps", choices=("events", "steps"))
 
 
 SPEC: Final = PairwiseSpec
 
+LEAST_CONGESTED: Final = 4
+"""Ranks of a congestor, at the least."""
+
 
 def memory_bytes(spec: PairwiseSpec) -> int:
     """See :class:`hpcdl.suite.Kind`: one message goes, one comes, and which bytes of it are right."""
-    return 3 * spec.message_bytes
+    messages = {"incast": spec.ranks + 1, "message_rate": spec.window + 1}
+    return messages.get(spec.pattern, 3) * spec.message_bytes
 
 
 CHECKS: Final = (
@@ -61,8 +74,28 @@ CHECKS: Final = (
     ),
     Check(
         "ranks",
-        lambda case: case.pattern == "bisection" and case.ranks % 2,
+        lambda case: case.pattern in {"bisection", "message_rate"} and case.ranks % 2,
         "{ranks} ranks have no two equal halves",
+    ),
+    Check(
+        "ranks",
+        lambda case: case.pattern == "congestor" and case.ranks < LEAST_CONGESTED,
+        f"a congestor needs {LEAST_CONGESTED}: two that sum, and two that disturb them",
+    ),
+    Check(
+        "message_bytes",
+        lambda case: case.pattern in {"incast", "congestor"} and case.message_bytes < 1,
+        "{pattern} has messages of at least 1 byte",
+    ),
+    Check(
+        "exchange",
+        lambda case: case.pattern in PATTERNS and case.exchange == "raw",
+        "{pattern} goes through the fabric; raw is for exchanges of two ranks",
+    ),
+    Check(
+        "confirm",
+        lambda case: case.confirm > 1 and case.pattern not in {"all_pairs", "bisection"},
+        "pattern {pattern!r} compares no pairs; measure again with all_pairs",
     ),
     Check("message_bytes", lambda case: too_large(memory_bytes(case.spec)), "{message_bytes} to a rank: {wrong}"),
 )
@@ -82,12 +115,21 @@ def fields(spec: PairwiseSpec) -> dict[str, Scalar]:
         "message_bytes": spec.message_bytes,
         "dtype": "uint8",
         "threads_per_rank": spec.threads,
-        "warmup_steps": spec.warmup * len(rounds(spec.ranks, spec.pattern)),
+        "warmup_steps": spec.warmup * _rounds_of(spec),
     }
+
+
+def _rounds_of(spec: PairwiseSpec) -> int:
+    """Return the number of rounds; a congestor is warmed up in both halves of its steps, which no reader mixes."""
+    return 1 if spec.pattern in PATTERNS else len(rounds(spec.ranks, spec.pattern, spec.matchings))
 
 
 def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
     size = spec.message_bytes
+    if spec.pattern in PATTERNS:
+        window = {"window": spec.window} if spec.pattern == "message_rate" else {}
+        sampling = {"repetitions": spec.repetitions, "warmup": spec.warmup}
+        return partial(PATTERNS[spec.pattern], journal=journal, size=size, **sampling, **window)
 
     async def measure(comm: Comm) -> dict[str, Scalar]:
         outgoing = np.full(size, comm.rank % 256, np.uint8)
@@ -118,7 +160,7 @@ def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[
         LIBRARY_CALLS[exchanges.__code__] = lambda local: (
             "" if local["peer"] is None else f"Sendrecv with rank {local['peer']}"
         )
-        table, seconds = rounds(comm.size, spec.pattern), np.zeros(comm.size, np.int64)
+        table, seconds = rounds(comm.size, spec.pattern, spec.matchings), np.zeros(comm.size, np.int64)
         peers = [partners[comm.rank] for partners in table]
         warm = [span for peer in peers for span in await exchanges(peer, spec.warmup)]
         timed = []
@@ -134,9 +176,7 @@ def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[
             first[(hosts[:, None] == hosts).ravel()] = 0
             again = partial(_again, comm, spec, exchanges)
             described["measured_again"] = await confirmed(first, _pairs(table), again, spec.confirm)
-        wrong = np.array([not correct], np.float64)
-        await comm.native("allreduce", wrong)
-        return {"correct": not wrong[0], **described}
+        return {**await agreed(comm, correct), **described}
 
     return measure
 

@@ -13,6 +13,9 @@ from typing import Final
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.quantity import Quantity, count, declared, flag, known_count, number, seconds, text
 
+EXCHANGES: Final = ("all_pairs", "bisection", "random_pairs")
+"""Patterns in which every rank exchanges messages with one other at a time."""
+
 
 class Description:
     """The case."""
@@ -50,9 +53,9 @@ class Description:
     collective = text("operation, and the size of each rank's vector")
     message_bytes = count(unit="B", heading="size")
     pattern = text(
-        "of a pairwise case: `pair`, `all_pairs` or `bisection`; of a node case: `alone` (one host after the "
-        "other) or `together`",
-        choices=("pair", "all_pairs", "bisection", "alone", "together"),
+        "of a pairwise case: `pair`, `all_pairs`, `bisection`, `random_pairs`, `incast`, `congestor` or "
+        "`message_rate`; of a node case: `alone` (one host after the other) or `together`",
+        choices=("pair", *EXCHANGES, "incast", "congestor", "message_rate", "alone", "together"),
     )
     start = text("of a collective: how ranks begin together, and whether operand and result are one vector")
     placement = text()
@@ -323,7 +326,11 @@ class OperationNumbers:
         "until both have ended"
     )
     communicators = count()
-    alone_p50_seconds = seconds("the first of two collectives, alone and beside the other", per_launch=True)
+    alone_p50_seconds = seconds(
+        "the first of two collectives, alone and beside the other; of a congestor the allreduce, alone and beside "
+        "bulk traffic",
+        per_launch=True,
+    )
     alone_p99_seconds = seconds(per_launch=True)
     beside_p50_seconds = seconds(per_launch=True)
     beside_p99_seconds = seconds(per_launch=True)
@@ -342,6 +349,11 @@ class OperationNumbers:
     measured_again = text(
         "of a node or pairwise case with `confirm`: a list of [host or pair, first departure, later ones], each a "
         "time / the usual time; hosts by their first rank, pairs (i, j) of ranks as i x ranks + j"
+    )
+    fairness = number(
+        "of an incast: Jain's fairness index of the senders' rates at the receiver (Jain, Chiu & Hawe 1984): 1 if "
+        "all are equal, 1 / number of senders if one has all",
+        better="higher",
     )
     global_bytes = count(
         "of a simulated collective: bytes between groups of a dragonfly, to the root of a fat tree, or over all "

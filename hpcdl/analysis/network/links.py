@@ -192,7 +192,7 @@ def links(run: Run) -> list[Links]:
     exchanges = []
     for index, case in enumerate(run.recorded):
         record = Record.of(case.fields)
-        if record.kind == "pairwise" and record.pattern not in {None, "pair"}:
+        if record.kind == "pairwise" and record.pattern in {"all_pairs", "bisection"}:
             cause = None if record.network else disturbance(case.ranks).cause
             repeated, passed = _seconds(record, case.steps), []
             for pair, (first, least) in departures(record).items():

@@ -46,7 +46,7 @@ from hpcdl.analysis.statistics.estimates import (
     ratio_interval,
 )
 from hpcdl.trace.files import JsonObject
-from hpcdl.trace.quantities import COLUMNS
+from hpcdl.trace.quantities import COLUMNS, EXCHANGES
 from hpcdl.trace.quantity import Quantity
 from hpcdl.trace.recorder import Rows
 
@@ -324,7 +324,8 @@ def _scaling(point: Point, points: Sequence[Point]) -> JsonObject:
 def _collective(point: Point) -> JsonObject:
     """Times of one operation; bandwidths are those of its median."""
     times = launches_interval(point.seconds)
-    size = None if point.record.concurrent else point.record.message_bytes
+    is_one = point.record.pattern in {None, "pair", "alone", "together", *EXCHANGES}
+    size = point.record.message_bytes if is_one and not point.record.concurrent else None
     name = str(point.record.collective or point.record.kind)
     bandwidth = size / times.value if size is not None and times.value > 0 else None
     factor = bus_factor(name, point.record.ranks)

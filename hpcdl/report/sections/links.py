@@ -19,6 +19,7 @@ from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped, link_rate
 from hpcdl.report.sections import nodes
 from hpcdl.report.sections.collectives import of_expected, one_launch
+from hpcdl.trace.quantities import EXCHANGES
 
 
 def _exchanges(findings: Findings) -> list[Column[Record]]:
@@ -45,7 +46,8 @@ def _exchanges(findings: Findings) -> list[Column[Record]]:
 
 def pairwise_page(findings: Findings) -> Section:
     """Return one table per group of comparable exchanges."""
-    groups = grouped(findings.records, "pairwise")
+    exchanges = [record for record in findings.records if record.pattern in {None, "pair", *EXCHANGES}]
+    groups = grouped(exchanges, "pairwise")
     tables = [table(_exchanges(findings), rows, group.title, left=2) for group, rows in groups.items()]
     records = [record for rows in groups.values() for record in rows]
     return Section("Pairwise exchange", one_launch(records), tables=tables, per="exchange")

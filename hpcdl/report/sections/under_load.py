@@ -1,0 +1,255 @@
+"""Patterns under load: random pairs, n to 1, many messages, and an allreduce beside bulk traffic."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from hpcdl.analysis.network.links import CONSPICUOUS, HOSTS
+from hpcdl.analysis.run.launches import Launch, undisturbed
+from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.estimates import Interval, mean_interval, share_interval
+from hpcdl.report.formats.cells import Number, bounded, digits, interval, percent, plural, rate, volume
+from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.tables import Column, table
+from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.findings import Findings
+
+
+class Measured(NamedTuple):
+    """One case of a pattern, its launches together."""
+
+    record: Record
+    launches: Sequence[Launch]
+    hosts: Sequence[str]
+    """Of each rank."""
+
+    def over_launches(self, value: Callable[[Launch], float]) -> Interval:
+        """Return the median of a number of each launch, with Student's t interval of its logarithm."""
+        values = [number for launch in self.launches if (number := value(launch)) > 0]
+        if not values:
+            return Interval(math.nan, math.nan, math.nan)
+        _, low, high = mean_interval(np.log(values))
+        return Interval(float(np.median(values)), math.exp(low), math.exp(high))
+
+
+def measured(findings: Findings, pattern: str) -> list[Measured]:
+    """Return the cases of a pattern, ascending by size, with their undisturbed launches; with all if none is."""
+    cases: dict[str, list[int]] = {}
+    for index, launch in enumerate(findings.launches):
+        if launch.record.pattern == pattern and len(launch.seconds):
+            cases.setdefault(str(launch.record.case), []).append(index)
+    made = [
+        Measured(
+            findings.launches[indices[0]].record,
+            undisturbed([findings.launches[index] for index in indices]),
+            findings.run.hosts_of(indices[0]),
+        )
+        for indices in cases.values()
+    ]
+    return sorted(made, key=lambda case: case.record.message_bytes or 0)
+
+
+def _size(case: Measured) -> int:
+    return case.record.message_bytes or 0
+
+
+def _by_matching(launch: Launch) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """(matchings, ranks): median time of the exchanges of a rank; NaN for one that rested."""
+    steps, record = launch.case.steps, launch.record
+    matchings = record.spec.matchings
+    times = [
+        (steps["end"] - steps["begin"])[(steps["rank"] == rank) & (steps["step"] >= record.warmup_steps)] * 1e-9
+        for rank in range(record.ranks)
+    ]
+    table = np.array([np.median(of_rank.reshape(matchings, -1), axis=1) for of_rank in times]).T
+    return np.where(table > 0, table, np.nan)
+
+
+def pair_rate(case: Measured) -> Interval:
+    """Return the rate of the median exchange while all ranks exchange (bytes/s in each direction)."""
+    return case.over_launches(lambda launch: _size(case) / float(np.nanmedian(_by_matching(launch))))
+
+
+def slow_under_load(case: Measured) -> list[tuple[str, Interval]]:
+    """Return the hosts whose exchanges have less than 85 % of the others' rate while all ranks exchange."""
+    tables = [_by_matching(launch) for launch in case.launches]
+    shares = np.concatenate([np.nanmedian(times, axis=1)[:, None] / times for times in tables])
+    names = list(dict.fromkeys(case.hosts))
+    slow = []
+    for name in names if len(names) >= HOSTS else ():
+        own = shares[:, [rank for rank, host in enumerate(case.hosts) if host == name]]
+        share = share_interval(float(np.nanmedian(own)), np.nanmedian(own, axis=1), len(names))
+        if share.value < CONSPICUOUS and share.high < 1:
+            slow.append((name, share))
+    return sorted(slow, key=lambda pair: pair[1].value)
+
+
+def random_pairs_answer(cases: Sequence[Measured]) -> list[str]:
+    """Return the rate of the median exchange, and the hosts that are slow while all send."""
+    lines = []
+    for case in cases[::-1]:
+        shown = bounded(*pair_rate(case), rate)
+        what = f"While all {plural(case.record.ranks, 'rank')} exchange {volume(_size(case))}"
+        slow = [f"{name} has {percent(share.value)} of it" for name, share in slow_under_load(case)]
+        others = " and ".join(slow) or "no host is slower than the others"
+        lines.append(f"{what}, the median pair has {shown} in each direction; {others}.")
+    return lines
+
+
+def incast_rate(case: Measured) -> Interval:
+    """Return the rate at which the receiver gets all messages (bytes/s)."""
+    total = (case.record.ranks - 1) * _size(case)
+    return case.over_launches(lambda launch: total / float(np.median(launch.seconds)))
+
+
+def incast_answer(cases: Sequence[Measured]) -> list[str]:
+    """Return the receiver's rate and the fairness among the senders."""
+    return [
+        f"{plural(case.record.ranks - 1, 'rank')} that send {volume(_size(case))} to one at once reach "
+        f"{bounded(*incast_rate(case), rate)} together; their fairness is {digits(_fairness(case).value)}."
+        for case in cases[::-1]
+    ]
+
+
+def _fairness(case: Measured) -> Interval:
+    return case.over_launches(lambda launch: launch.record.fairness or 0.0)
+
+
+def messages_per_second(case: Measured) -> Interval:
+    """Return the messages that all pairs together deliver in a second."""
+    count = case.record.ranks // 2 * case.record.spec.window
+    return case.over_launches(lambda launch: count / float(np.median(launch.seconds)))
+
+
+def message_rate_answer(cases: Sequence[Measured]) -> list[str]:
+    """Return the messages a second, the smallest messages first."""
+    return [
+        f"{plural(case.record.ranks // 2, 'pair')} of ranks deliver {bounded(*messages_per_second(case))} "
+        f"messages of {volume(_size(case))} per second, {case.record.spec.window} under way at a time."
+        for case in cases
+    ]
+
+
+def slowdown(case: Measured, quantile: str) -> Interval:
+    """Return the time of the allreduce beside bulk traffic / alone, at ``p50`` or ``p99``."""
+
+    def of(launch: Launch) -> float:
+        record = launch.record
+        beside, alone = (
+            (record.beside_p50_seconds, record.alone_p50_seconds)
+            if quantile == "p50"
+            else (record.beside_p99_seconds, record.alone_p99_seconds)
+        )
+        return (beside or 0.0) / (alone or math.nan)
+
+    return case.over_launches(of)
+
+
+def congestor_answer(cases: Sequence[Measured]) -> list[str]:
+    """Return how much longer an allreduce takes beside bulk traffic, the largest messages first."""
+    return [
+        f"Beside exchanges of {volume(_size(case))} the 99th percentile of an allreduce of 8 bytes is "
+        f"{bounded(*slowdown(case, 'p99'))} times as long as alone, the median "
+        f"{digits(slowdown(case, 'p50').value)} times."
+        for case in cases[::-1]
+    ]
+
+
+Text = Callable[[Number], str]
+SHARED: Final = (
+    Column[Measured]("ranks", lambda case: str(case.record.ranks)),
+    Column[Measured]("size", lambda case: volume(_size(case))),
+)
+
+
+def _columns(heading: str, value: Callable[[Measured], Interval], shown: Text) -> list[Column[Measured]]:
+    """Return the columns of a number and of its interval over launches."""
+    return [
+        Column(heading, lambda case: shown(value(case).value), importance="answer"),
+        Column("95 %", lambda case: interval(value(case).low, value(case).high, shown), importance="answer"),
+    ]
+
+
+def _declared(
+    pattern: str,
+    order: int,
+    texts: tuple[str, str],
+    columns: Sequence[Column[Measured]],
+    lines: Callable[[Sequence[Measured]], list[str]],
+) -> Declaration:
+    """Return the section of a pattern; ``texts``: title and note."""
+
+    def page(findings: Findings) -> Section:
+        cases = measured(findings, pattern)
+        tables = [table((*SHARED, *columns), cases)] if cases else []
+        return Section(texts[0], [texts[1]] if cases else [], tables=tables)
+
+    def answer(findings: Findings) -> Answer | None:
+        said = lines(measured(findings, pattern))
+        basis = [record for record in findings.records if record.pattern == pattern]
+        return Answer(said[0], said[1:], basis) if said else None
+
+    return Declaration(order, page, answer=answer, name=pattern)
+
+
+RANDOM_PAIRS_NOTE: Final = (
+    "All ranks exchange messages in pairs at once, in several random matchings (effective bisection bandwidth). "
+    "Rates are of one direction. A host is slow under load below 85 % of the others' rate."
+)
+INCAST_NOTE: Final = (
+    "All other ranks send to rank 0 at once. Rate: of all messages at the receiver. Fairness: Jain's index of the "
+    "senders' rates, 1 if they are equal."
+)
+MESSAGE_RATE_NOTE: Final = (
+    "Each rank of one half sends windows of messages to one of the other half, as osu_mbw_mr does."
+)
+CONGESTOR_NOTE: Final = (
+    "Even ranks run an allreduce of 8 bytes, alone and while odd ranks exchange messages of the size in pairs. "
+    "Numbers are times beside the traffic / times alone (the congestion impact of GPCNeT)."
+)
+
+
+def _slow_hosts(case: Measured) -> str:
+    return ", ".join(f"{host} {percent(share.value)}" for host, share in slow_under_load(case))
+
+
+RANDOM_PAIRS: Final = _declared(
+    "random_pairs",
+    121,
+    ("Random pairs", RANDOM_PAIRS_NOTE),
+    [*_columns("rate of the median pair", pair_rate, rate), Column("slow hosts", _slow_hosts)],
+    random_pairs_answer,
+)
+INCAST: Final = _declared(
+    "incast",
+    122,
+    ("Incast", INCAST_NOTE),
+    [
+        *_columns("rate at the receiver", incast_rate, rate),
+        Column("fairness", lambda case: digits(_fairness(case).value)),
+    ],
+    incast_answer,
+)
+MESSAGE_RATE: Final = _declared(
+    "message_rate",
+    123,
+    ("Message rate", MESSAGE_RATE_NOTE),
+    [
+        Column("window", lambda case: str(case.record.spec.window)),
+        *_columns("messages per second", messages_per_second, digits),
+        Column("rate of all pairs", lambda case: rate(messages_per_second(case).value * _size(case))),
+    ],
+    message_rate_answer,
+)
+CONGESTOR: Final = _declared(
+    "congestor",
+    124,
+    ("Allreduce beside bulk traffic", CONGESTOR_NOTE),
+    [
+        *_columns("p99", lambda case: slowdown(case, "p99"), digits),
+        *_columns("p50", lambda case: slowdown(case, "p50"), digits),
+    ],
+    congestor_answer,
+)
