@@ -9,7 +9,7 @@ a convolution of hpcdl; ``to_device`` and ``from_device`` are copies between hos
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from hpcdl.cases.keys.checks import Check, makes, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, key
 from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, median_ns
 from hpcdl.fabric.comm import Comm
-from hpcdl.launch.machine import waited_for_core_ns
+from hpcdl.launch.machine import held_back_ns
 from hpcdl.nn.backend import Backend, Weights, backend
 from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.trace.recorder import Scalar
@@ -153,12 +153,16 @@ def timed(spec: NodeSpec) -> list[tuple[int, int]]:
     work, settle = prepared(spec.work, kernels)
     spans = []
     for _ in range(spec.warmup + spec.repetitions):
-        waited, begin = waited_for_core_ns(), perf_counter_ns()
+        before = np.array([*held_back_ns(), thread_time_ns()])
+        begin = perf_counter_ns()
         for _ in range(PASSES.get(spec.work, 1)):
             work()
         settle()
         end = perf_counter_ns()
-        spans.append((begin, end - max(0, waited_for_core_ns() - waited)))
+        ready, limited, ran = (np.array([*held_back_ns(), thread_time_ns()]) - before).tolist()
+        # no longer than the thread did not run: the kernel's count of waiting may be more
+        waited = min(ready, end - begin - ran) - limited
+        spans.append((begin, end - max(0, waited)))
     return spans
 
 

@@ -87,19 +87,18 @@ def _quota(root: Path) -> float | str:
     return min(quotas, default=UNKNOWN)
 
 
-def waited_for_core_ns(root: Path = ROOT) -> int:
-    """Return how long this thread was ready but had no core since it began (ns), because of other processes.
+def held_back_ns(root: Path = ROOT) -> tuple[int, int]:
+    """Return how long this thread was ready but had no core, and was held back by its own group, until now (ns).
 
-    Time in which a control group's limit held it back is left out. 0 if the kernel does not count it.
-    Sources: linux/Documentation/scheduler/sched-stats.rst, sched-bwc.rst.
+    The former contains the latter: time in which a control group's limit stopped its processes. Both are 0 if the
+    kernel does not count them. Sources: linux/Documentation/scheduler/sched-stats.rst, sched-bwc.rst.
     """
     counted = text(root / "proc/thread-self/schedstat").split()
-    delay = int(counted[1]) if len(counted) == 3 else 0
     limited = 0
     for folder in _groups("cpu", root):
         counters = dict(line.split() for line in text(folder / "cpu.stat").splitlines() if line.count(" ") == 1)
         limited += int(counters.get("throttled_time", 0)) + 1000 * int(counters.get("throttled_usec", 0))
-    return delay - limited
+    return int(counted[1]) if len(counted) == 3 else 0, limited
 
 
 def cpu(root: Path = ROOT) -> JsonObject:

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from hpcdl.launch.environment import _git, describe_job, describe_rank, environment_key
-from hpcdl.launch.machine import driver_statistics, link_counters, waited_for_core_ns
+from hpcdl.launch.machine import driver_statistics, held_back_ns, link_counters
 
 CPU = "sys/devices/system/cpu"
 CARD = "sys/class/net/eth7"
@@ -61,7 +61,7 @@ MPI = {"library": "MPICH", "version": "5.0.2", "nodes": 2}
         ("0::/", ("sys/fs/cgroup/none", "")),
     ],
 )
-def test_waiting_for_other_processes_is_without_the_groups_own_limit(tmp_path, group, stat):
+def test_waiting_for_a_core_and_the_groups_own_limit(tmp_path, group, stat):
     files = {
         "proc/thread-self/schedstat": "123456 5000000 17\n",
         "proc/self/cgroup": f"{group}\n",
@@ -70,8 +70,8 @@ def test_waiting_for_other_processes_is_without_the_groups_own_limit(tmp_path, g
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
-    assert waited_for_core_ns(tmp_path) == (3_000_000 if stat[1] else 5_000_000)
-    assert waited_for_core_ns(tmp_path / "other") == 0
+    assert held_back_ns(tmp_path) == (5_000_000, 2_000_000 if stat[1] else 0)
+    assert held_back_ns(tmp_path / "other") == (0, 0)
 
 
 def test_reads_the_machine(machine):

@@ -181,10 +181,23 @@ def _shares(speed: Matrix) -> Vector:
     return np.array([median / _others(speed, host) for host, median in enumerate(medians)])
 
 
+DEPARTS: Final = 1.1
+"""Time / the usual time, beyond which a host or a pair departs (:mod:`hpcdl.cases.measuring.confirmation`)."""
+
+
 def departures(record: Record) -> dict[int, tuple[float, float]]:
-    """Return the first and the smallest departure of each host or pair that was measured again, by its number."""
+    """Return, of each host or pair that was measured again, its first departure and the one that counts.
+
+    That is the geometric mean of its departures, if it departed each time; otherwise the least, at least 1.
+    """
     listed = json.loads(record.measured_again or "[]")
-    return {int(item): (float(values[0]), float(min(values))) for item, *values in listed}
+    return {int(item): (float(values[0]), _settled(values)) for item, *values in listed}
+
+
+def _settled(values: Sequence[float]) -> float:
+    if min(values) <= DEPARTS:
+        return max(1.0, min(values))
+    return float(np.exp(np.mean(np.log(values))))
 
 
 def links(run: Run) -> list[Links]:
@@ -195,10 +208,10 @@ def links(run: Run) -> list[Links]:
         if record.kind == "pairwise" and record.pattern in {"all_pairs", "bisection"}:
             cause = None if record.network else disturbance(case.ranks).cause
             repeated, passed = _seconds(record, case.steps), []
-            for pair, (first, least) in departures(record).items():
+            for pair, (first, settled) in departures(record).items():
                 one, other = divmod(pair, record.ranks)
-                repeated[:, [one, other], [other, one]] *= least / first
-                passed += [(one, other)] if least < 1 / CONSPICUOUS <= first else []
+                repeated[:, [one, other], [other, one]] *= settled / first
+                passed += [(one, other)] if settled < 1 / CONSPICUOUS <= first else []
             exchanges.append(Links(record, run.hosts_of(index), repeated, cause, passed))
     return exchanges
 

@@ -107,9 +107,9 @@ def nodes(run: Run) -> list[Nodes]:
             hosts = run.hosts_of(index) or [str(rank) for rank in range(record.ranks)]
             names, passed = list(dict.fromkeys(hosts)), []
             seconds = _seconds(record, case.steps, hosts)
-            for rank, (first, least) in departures(record).items():
-                seconds[:, names.index(hosts[rank])] *= least / first
-                passed += [hosts[rank]] if least < 1 / CONSPICUOUS <= first else []
+            for rank, (first, settled) in departures(record).items():
+                seconds[:, names.index(hosts[rank])] *= settled / first
+                passed += [hosts[rank]] if settled < 1 / CONSPICUOUS <= first else []
             measured.append(Nodes(record, hosts, seconds, disturbance(case.ranks).cause, tuple(passed)))
     return measured
 

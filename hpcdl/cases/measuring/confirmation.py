@@ -1,7 +1,8 @@
 """Second measurement of what took longer than its peers, later in the same case, beside controls.
 
 A busy neighbour slows a pair of ranks, or a host, for a moment; a defect slows it each time. What departs is
-measured again after a pause, together with controls of usual speed, and the smallest of its departures counts.
+measured again after a pause, together with controls of usual speed. If it departs again, the mean counts;
+otherwise the departure did not return.
 """
 
 import json
