@@ -226,7 +226,7 @@ class RunFolder:
 
     def add(self, number: int, case: Case, measured: dict[str, Scalar], traces: list[Packed]) -> None:
         """Write a finished case."""
-        fields = {**case.fields(), "nodes": min(self._job.nodes, case.processes), **measured}
+        fields = {**case.fields(), "nodes": len({*self._job.hosts[: case.processes]}), **measured}
         if not fields.get("network"):
             fields["clock_error_seconds"] = self._job.clock_error_seconds
         record = self._schema.CaseRecord(fields, traces)

@@ -62,6 +62,7 @@ def test_half_of_the_nics_idle():
     assert not [*idle_nics(node([9, 0], ranks=ranks[::8]))]  # one rank a host needs one
     assert not [*idle_nics(node([9, 9, 9, 0], ranks=ranks))]
     assert not [*idle_nics(node([0, 0], [(9, CARD), (0, CARD)], ranks=ranks))]
+    assert not [*idle_nics(node([9, 0, 0], ranks=ranks, hosts=1))]  # files, not messages
     assert not [*idle_nics({})]
 
 

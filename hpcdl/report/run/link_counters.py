@@ -120,10 +120,11 @@ def host_rate(environment: JsonMapping) -> float:
 
 
 def idle_nics(environment: JsonMapping) -> Iterator[str]:
-    """Yield a warning if half of a host's ports of one kind were idle, and it had ranks for more of them."""
+    """Yield a warning if half of a host's ports of one kind were idle in a job of several, with ranks for more."""
     ranks = Counts(str(rank.get("hostname")) for rank in environment.get("ranks") or ())
     idle = list[str]()
-    for host, of_host in nics(environment).items():
+    hosts = nics(environment)
+    for host, of_host in hosts.items() if len(hosts) > 1 else ():
         for kind in dict.fromkeys(nic[1:3] for nic in of_host if "/" in nic.name):  # "device/port"
             alike = [nic for nic in of_host if nic[1:3] == kind]
             limit = IDLE * max(nic.carried for nic in alike)

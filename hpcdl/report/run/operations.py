@@ -187,7 +187,7 @@ def link_rate(findings: Findings) -> float:
     if stated := environment.get("link_bits_per_second"):
         return float(stated) / 8
     if testbed := environment.get("emulated"):
-        return float(min(testbed["bytes_per_second"].values()))
+        return float(min(testbed["bytes_per_second"].values(), default=0))
     measured = [record for record in findings.records if not record.network and (record.nodes or 1) > 1]
     link = link_counters.host_rate(environment) if measured else 0.0
     return link if all((record.busbw_bytes_per_second or 0) <= MAX_SHARE * link for record in measured) else 0.0
@@ -200,9 +200,9 @@ MAX_SHARE: Final = 1.05
 def bandwidth(record: Record, link: float) -> Interval:
     """Return the bus bandwidth with the interval of its time, / the rate of the links if it is not 0.
 
-    NaN of one host, whose ranks use no link, unless hosts are emulated.
+    NaN of ranks on one host, which use no link, and of simulated ones.
     """
-    if link and record.nodes == 1 and not record.emulated:
+    if link and (record.nodes == 1 or record.network):
         return NOTHING
     middle = record.time_p50_seconds or math.nan
     times = middle, record.time_p50_high_seconds, record.time_p50_low_seconds

@@ -23,11 +23,11 @@ from hpcdl.trace.quantities import EXCHANGES
 
 
 def _exchanges(findings: Findings) -> list[Column[Record]]:
-    """Return the columns; a rank has the share of its host's link if it is alone on the host."""
+    """Return the columns; the share of the link is that of ranks that are alone on their hosts."""
     link = link_rate(findings)
 
     def of_link(record: Record) -> str:
-        alone = record.ranks == record.nodes or record.emulated
+        alone = record.ranks == record.nodes and not record.network
         return percent(record.algbw_bytes_per_second, link) if link and alone else NONE
 
     return [
