@@ -205,25 +205,19 @@ def of_case(nodes: Mapping[str, Health], machines: Mapping[str, str]) -> dict[st
     """
     once = list({machines[host]: health for host, health in nodes.items()}.values())
     kinds = [kind for kind in ("processors", "GPUs") if once and all(kind in health.joules for health in once)]
+    clocks = {name: megahertz for health in once for name, megahertz in health.megahertz.items()}
     fields: dict[str, Scalar] = {
         "throttled": _named({host: health.throttled for host, health in nodes.items()}),
         "hardware_errors": _named({host: health.errors for host, health in nodes.items()}),
+        "energy_joules": sum(health.joules[kind] for health in once for kind in kinds) if kinds else None,
+        "energy_of": " and ".join(kinds) or None,
+        **{name: min(health.megahertz.get(name, clocks[name]) for health in once) for name in clocks},
     }
-    if kinds:
-        fields["energy_joules"] = sum(health.joules[kind] for health in once for kind in kinds)
-        fields["energy_of"] = " and ".join(kinds)
-    for name in ("processor_mhz", "gpu_mhz", "gpu_memory_mhz"):
-        fields[name] = min((health.megahertz[name] for health in once if name in health.megahertz), default=None)
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _named(lines: Mapping[str, Sequence[str]]) -> str | None:
     """Return the lines of the first hosts that have any; None without."""
-    hosts = [(host, of_host) for host, of_host in lines.items() if of_host]
-    words = [f"{host}: {', '.join(of_host[:SHOWN])}{_more(of_host, 'sensor')}" for host, of_host in hosts[:SHOWN]]
-    return "; ".join(words) + _more(hosts, "host") if hosts else None
-
-
-def _more(items: Sequence[object], noun: str) -> str:
-    further = len(items) - SHOWN
-    return f" and {further} more {noun}{'s' * (further > 1)}" if further > 0 else ""
+    hosts = [f"{host}: {', '.join(of_host)}" for host, of_host in lines.items() if of_host]
+    more = [f"{len(hosts) - SHOWN} more"] if len(hosts) > SHOWN else []
+    return "; ".join(hosts[:SHOWN] + more) or None

@@ -145,7 +145,7 @@ def test_one_rank_of_each_node_reads_its_health(mpi, monkeypatch, tmp_path):
     if rank == 0:
         assert (result["energy_joules"], result["energy_of"]) == (5.0, "GPUs")
         nodes = range(min(-(-size // 2), 3))
-        more = "" if size <= 6 else " and 1 more host"
+        more = "" if size <= 6 else "; 1 more"
         assert result["throttled"] == "; ".join(f"h{node}: read by {2 * node}" for node in nodes) + more
 
 
