@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from hpcdl.analysis.network.links import CONSPICUOUS
 from hpcdl.analysis.over_time.pairing import INCONCLUSIVE, NEW, Change, label
 from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, UNCHANGED, VERDICTS, Accepted, Comparison
 from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
@@ -25,6 +26,7 @@ from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run import link_counters
+from hpcdl.report.run.draining import SlowHost, sentences, slurm_commands
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
 
@@ -46,6 +48,7 @@ def page(comparison: Comparison, copies: Sequence[str] = (), width: int = MAX_NA
     cases = len({(change.suite, change.case) for change in comparison.changes})
     counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
     sections = [
+        Section("Slow hosts", points=sentences(_slow_hosts(comparison), comparison.sides[1][-1].environment)),
         Section("Runs and environment", [*_runs(comparison), *copies], _facts(comparison)),
         link_counters.compared(_link_counters(comparison)),
         Section("All measures, worst first", tables=[table], charts=[figure] if figure.labels else []),
@@ -135,19 +138,42 @@ def _hosts(comparison: Comparison) -> str:
     return f" on {shortened(host_list(now), SHORT // 2)}{earlier}" if now else ""
 
 
+def _slow_hosts(comparison: Comparison) -> list[SlowHost]:
+    """Return the hosts that are conspicuously slower than the usual host in the candidate, and were not before."""
+    slow = []
+    for words, slowness in (
+        ("links take", lambda case: case.host_slowness),
+        ("own work takes", lambda case: case.node_slowness),
+    ):
+        before, now = (_by_name(runs, slowness) for runs in comparison.sides)
+        slow += [
+            SlowHost(name, f"{words} {digits(ratio)} times as long as usual")
+            for name, ratio in now.items()
+            if ratio > 1 / CONSPICUOUS > before.get(name, 1.0)
+        ]
+    return slow
+
+
+def _by_name(runs: Sequence[RunSeries], slowness: Callable[[CaseSeries], Mapping[str, float]]) -> dict[str, float]:
+    """Return the median slowness of each host or link over the cases of ``runs``."""
+    values = defaultdict[str, list[float]](list)
+    for run in runs:
+        for case in (*run.cases, *run.disturbed_cases):
+            for name, ratio in slowness(case).items():
+                values[name].append(ratio)
+    return {name: median(ratios) for name, ratios in values.items()}
+
+
 def _slowest(
     comparison: Comparison, kind: str, verb: str, slowness: Callable[[CaseSeries], Mapping[str, float]]
 ) -> str:
     """Return the slowest link or node of the candidate in a sentence; empty if a side has not measured it."""
-    before, now = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
-    for side, runs in zip((before, now), comparison.sides, strict=True):
-        for name, slow in (item for run in runs for case in run.cases for item in slowness(case).items()):
-            side[name].append(slow)
-    name = max(now, key=lambda name: median(now[name]), default="")
+    before, now = (_by_name(runs, slowness) for runs in comparison.sides)
+    name = max(now, key=lambda name: now[name], default="")
     if name not in before:
         return ""
-    usual = f"{digits(median(now[name]))} times as long as the usual {kind}"
-    return f"The slowest {kind} is {name}: {verb} {usual}, before {digits(median(before[name]))}."
+    usual = f"{digits(now[name])} times as long as the usual {kind}"
+    return f"The slowest {kind} is {name}: {verb} {usual}, before {digits(before[name])}."
 
 
 def verdict_of(change: Change, width: int = MAX_NAME, hosts: str = "") -> Verdict:
@@ -247,6 +273,7 @@ def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
         "environment_differences": _environment(comparison),
         "link_counters": link_counters.records(_link_counters(comparison)),
         "measures": [_change(change) for change in comparison.changes],
+        "slurm_commands": slurm_commands(_slow_hosts(comparison), candidate[-1].environment),
         "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
         "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],
     }

@@ -11,7 +11,8 @@ from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
 from hpcdl.exit_codes import FAILED, OK
 from hpcdl.report.formats.exports import Gauge, TestCase, TestSuite
-from hpcdl.report.history import group, link_counters, of_event, verdicts, worst
+from hpcdl.report.history import environment_of, group, link_counters, of_event, slow_hosts, verdicts, worst
+from hpcdl.report.run.draining import slurm_commands
 from hpcdl.report.run.link_counters import records
 
 CALIBRATION: Final = ("rounds", "false_regressions_per_100_runs", "false_improvements_per_100_runs")
@@ -43,6 +44,7 @@ def record(verdict: SuiteVerdict) -> dict[str, object]:
             {**_suspect(history, suspect), "open": suspect in [*verdict.open_suspects, *taken]}
             for suspect in verdict.suspects
         ],
+        "slurm_commands": slurm_commands(slow_hosts(verdict), environment_of(history)),
         "missing": [{"case": case, "reason": reason} for case, reason in verdict.missing],
         "environment_changes": [history.jobs[change].path for change in history.environment_changes()],
         "link_counters": records(link_counters(history, len(history.jobs) - 1)),
@@ -150,6 +152,11 @@ def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
             labels = {**name, "case": key.case, "measure": key.measure, "environment": key.environment_key}
             if np.isfinite(seconds[-1]):  # settings are no label: of two cases of a name the first counts
                 times.setdefault(tuple(labels.values()), (labels, float(seconds[-1])))
+    ratios = [
+        gauge
+        for kind, labels, text in RATIOS
+        for gauge in [Gauge(f"hpcdl_{kind}_slowness_ratio", text, _ratios(suites, kind, labels))]
+    ]
     return [
         Gauge("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)]),
         *(
@@ -158,4 +165,32 @@ def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
         ),
         Gauge("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", slow),
         Gauge("hpcdl_case_time_seconds", "Newest time of each measure.", list(times.values())),
+        *ratios,
     ]
+
+
+MAX_LINKS: Final = 500
+"""Links of a suite that have a metric, the slowest: a thousand hosts have half a million."""
+RATIOS: Final = (
+    ("host", ("host",), "Time of a host's links / of the usual host's, in the newest run."),
+    ("node", ("host",), "Time of a host's own work / of the usual host's, in the newest run."),
+    ("link", ("host_a", "host_b"), f"Time of a link / of the median link's, the slowest {MAX_LINKS}."),
+)
+"""Metric, labels and meaning of the ratios of the newest run."""
+
+
+def _ratios(
+    suites: Sequence[SuiteVerdict], kind: str, labels: Sequence[str]
+) -> list[tuple[dict[str, str], float]]:
+    """Return the samples of one of :data:`RATIOS`: the median over the cases of the newest run."""
+    samples = []
+    for suite in suites:
+        newest, values = suite.history.jobs[-1], dict[str, list[float]]()
+        for case in (*newest.good, *newest.disturbed_cases):
+            for name, ratio in getattr(case, f"{kind}_slowness").items():
+                values.setdefault(name, []).append(ratio)
+        medians = {name: float(np.median(ratios)) for name, ratios in values.items()}
+        for name in sorted(medians, key=lambda name: -medians[name])[:MAX_LINKS]:
+            named = dict(zip(labels, name.split(" - "), strict=True))
+            samples.append(({"suite": suite.history.suite, **named}, medians[name]))
+    return samples

@@ -7,7 +7,9 @@ from hpcdl.analysis.network.nodes import Nodes, slow_hosts
 from hpcdl.report.formats.cells import bounded, digits, listed, percent, rate
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
+from hpcdl.report.run import draining
 from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.draining import SlowHost
 from hpcdl.report.run.findings import Findings
 
 NOTE: Final = (
@@ -78,6 +80,14 @@ def sentences(findings: Findings, slow_links: Sequence[str] = ()) -> list[str]:
     return lines
 
 
+def named(findings: Findings) -> list[SlowHost]:
+    """Return the slow hosts, for the commands that drain them."""
+    slow = slow_hosts(counted(findings))
+    return [
+        SlowHost(host, f"computes at {percent(share.value)} of the others") for host, (share, _) in slow.items()
+    ]
+
+
 def passing(findings: Findings) -> list[str]:
     """Return a sentence for the hosts and pairs that were slow at first, but not when they were measured again."""
     hosts = {host for nodes in counted(findings) for host in nodes.passed}
@@ -95,7 +105,8 @@ def answer(findings: Findings) -> Answer | None:
         return None
     basis = [record for record in findings.records if record.kind == "node"]
     if lines := sentences(findings):
-        return Answer(lines[0], lines[1:], basis)
+        remedies = draining.sentences(named(findings), findings.run.environment)
+        return Answer(lines[0], [*lines[1:], *remedies], basis)
     shares = [
         (share, name, nodes)
         for nodes in counted(findings)
