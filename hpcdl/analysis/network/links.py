@@ -188,8 +188,7 @@ DEPARTS: Final = 1.1
 def departures(record: Record) -> dict[int, tuple[float, float]]:
     """Return, of each host or pair that was measured again, its first departure and the one that counts.
 
-    That is the geometric mean of its departures, but no more than the first, if it departed each time; otherwise
-    the least, at least 1.
+    That is the geometric mean of its departures, if it departed each time; otherwise the least, at least 1.
     """
     listed = json.loads(record.measured_again or "[]")
     return {int(item): (float(values[0]), _settled(values)) for item, *values in listed}
@@ -198,7 +197,7 @@ def departures(record: Record) -> dict[int, tuple[float, float]]:
 def _settled(values: Sequence[float]) -> float:
     if min(values) <= DEPARTS:
         return max(1.0, min(values))
-    return min(float(values[0]), float(np.exp(np.mean(np.log(values)))))
+    return float(np.exp(np.mean(np.log(values))))
 
 
 def links(run: Run) -> list[Links]:

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
-from hpcdl.analysis.network.links import CONSPICUOUS, HOSTS, Links, Matrix, Vector, departures
+from hpcdl.analysis.network.links import HOSTS, Links, Matrix, Vector, departures
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
@@ -73,11 +73,18 @@ class Nodes:
         return {name: float(time / usual) for name, time in zip(self.names, self.seconds, strict=True)}
 
 
+SLOW: Final = 0.90
+"""Share of the others' speed over all works below which a host is slow; chosen on emulated hosts."""
+SLOW_IN_ONE: Final = 0.75
+"""Likewise in one work alone, which varies more: hosts of one machine share its memory."""
+
+
 def slow_hosts(cases: Sequence[Nodes]) -> dict[str, tuple[Interval, list[Nodes]]]:
     """Return the slow hosts of cases on the same hosts, slowest first, with the cases in which each is slow.
 
-    A host is slow if its speed, the geometric mean over the cases, is conspicuous and the interval over all
-    repetitions excludes 1; else by each case alone (its memory may be slow, its arithmetic not).
+    A host is slow if its speed, the geometric mean over the cases, is below :data:`SLOW` and the interval over all
+    repetitions excludes 1; else if it is below :data:`SLOW_IN_ONE` in a case (its memory may be slow, its
+    arithmetic not).
     """
     slow: dict[str, tuple[Interval, list[Nodes]]] = {}
     compared = [(nodes, shares) for nodes in cases if (shares := nodes.shares())]
@@ -86,11 +93,12 @@ def slow_hosts(cases: Sequence[Nodes]) -> dict[str, tuple[Interval, list[Nodes]]
         share = math.exp(float(np.mean([math.log(shares[host].value) for _, host, shares in own])))
         samples = np.concatenate([nodes.samples[:, host] for nodes, host, _ in own])
         pooled = share_interval(share, samples, max(len(nodes.names) for nodes, _, _ in own))
-        low = [(shares[host], nodes) for nodes, host, shares in own if shares[host].value < CONSPICUOUS]
-        if pooled.value < CONSPICUOUS and pooled.high < 1 and low:
+        low = [(shares[host], nodes) for nodes, host, shares in own if shares[host].value < SLOW]
+        alone = [(share, nodes) for share, nodes in low if share.value < SLOW_IN_ONE and share.high < 1]
+        if pooled.value < SLOW and pooled.high < 1 and low:
             slow[name] = pooled, [nodes for _, nodes in low]
-        elif low := [(share, nodes) for share, nodes in low if share.high < 1]:
-            slow[name] = min(share for share, _ in low), [nodes for _, nodes in low]
+        elif alone:
+            slow[name] = min(share for share, _ in alone), [nodes for _, nodes in alone]
     return dict(sorted(slow.items(), key=lambda item: item[1][0].value))
 
 
@@ -109,7 +117,7 @@ def nodes(run: Run) -> list[Nodes]:
             seconds = _seconds(record, case.steps, hosts)
             for rank, (first, settled) in departures(record).items():
                 seconds[:, names.index(hosts[rank])] *= settled / first
-                passed += [hosts[rank]] if settled < 1 / CONSPICUOUS <= first else []
+                passed += [hosts[rank]] if settled < 1 / SLOW <= first else []
             measured.append(Nodes(record, hosts, seconds, disturbance(case.ranks).cause, tuple(passed)))
     return measured
 

@@ -16,8 +16,8 @@ NOTE: Final = (
     "Rate: of the median time over repetitions (or launches) of the work, by a host's slowest rank, times its "
     "ranks; bytes of copies and of the triad, FLOP of the others. Time in which other processes held a rank's "
     "core does not count. Speed: rate / the median of the other hosts. A host is slow if its speed over all "
-    "works, or in one, is below 85 %, and the 95 % interval for all hosts excludes 100 %. Together: hosts work "
-    "at the same time, which names none if emulated hosts share cores."
+    "works is below 90 %, or below 75 % in one of them, and the 95 % interval for all hosts excludes 100 %. "
+    "Together: hosts work at the same time, which names none if emulated hosts share cores."
 )
 
 
