@@ -12,6 +12,8 @@ from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.claims import (
     ABSENT,
     BY_OTHERS,
+    DECIDE,
+    MODEL,
     NO,
     OPEN,
     WORST_FIRST,
@@ -22,15 +24,24 @@ from hpcdl.report.run.claims import (
     decide,
 )
 
-MARKED: Final = {YES: "\N{CHECK MARK} yes", NO: "\N{BALLOT X} no", OPEN: "? open", ABSENT: "? no run"}
+MARKED: Final = {
+    YES: "\N{CHECK MARK} yes",
+    NO: "\N{BALLOT X} no",
+    OPEN: "? open",
+    ABSENT: "? no run",
+    MODEL: "model",
+}
 """Verdicts in a table."""
-HEADER: Final = ("claim", "verdict", "number", "limit", "95 %", "reason of the limit", "decided by")
+HEADER: Final = ("claim", "verdict", "number", "limit", "95 %", "reason of the limit", "by", "could fail")
 NOTE: Final = (
-    "A claim is confirmed if the whole 95 % interval of each of its numbers is on the claimed side of the limit. "
-    "Intervals over launches are those of the runs' reports. Intervals over seeds are Student's t: of the "
-    "differences of equal seeds where both sides of a comparison have them. If a seed misses a target, the "
-    "interval is the range over seeds. Shares of seeds have exact bounds. Numbers without randomness have no "
-    "interval. One seed decides nothing; nor do times of one launch, or times of ranks that share cores."
+    "Measurements, here or by others, and trainings in virtual time (losses, accuracies, epochs) decide claims. "
+    "If a clause follows from a network model, given compute times, or the definition of a method, the verdict "
+    "is model: that is no decision. A claim is confirmed if the whole 95 % interval of each of its numbers is on "
+    "the claimed side of the limit. Intervals over launches are those of the runs' reports. Intervals over seeds "
+    "are Student's t: of the differences of equal seeds where both sides of a comparison have them. If a seed "
+    "misses a target, the interval is the range over seeds. Shares of seeds have exact bounds. Numbers without "
+    "randomness have no interval. One seed decides nothing; nor do times of one launch, or times of ranks that "
+    "share cores."
 )
 
 
@@ -60,6 +71,7 @@ def document(
     commands = [f"hpcdl run suites/{run}.toml -o {folder}/{run}" for run in absent]
     sections = [
         Section("Failed or open", points=listed),
+        Section("Follows from the model", points=[_assumed(each) for each in every if each.word == MODEL]),
         Section("No run: commands that make them", points=commands),
         *(_section(source, decisions, short) for source, decisions in zip(sources, shown, strict=True)),
     ]
@@ -69,12 +81,18 @@ def document(
 def summary(decisions: Sequence[Decision]) -> Verdict:
     """Return how many claims are decided."""
     words = [decision.word for decision in decisions]
-    yes, no, undecided, absent = map(words.count, (YES, NO, OPEN, ABSENT))
+    yes, no, undecided, absent, model = map(words.count, (YES, NO, OPEN, ABSENT, MODEL))
     return Verdict(
         topic="claims",
         word="decided" if yes + no else "nothing decided",
         remedy=f"There is no run for {plural(absent, 'claim')}." if absent else "",
-        facts={"claims": plural(len(words), "claim"), "yes": str(yes), "no": str(no), "open": str(undecided)},
+        facts={
+            "claims": plural(len(words), "claim"),
+            "yes": str(yes),
+            "no": str(no),
+            "open": str(undecided),
+            "model": str(model),
+        },
     )
 
 
@@ -82,6 +100,12 @@ def _listed(decision: Decision) -> str:
     """Return the sentence of a claim that fails or is open, its limit, and its place in the source."""
     limit = decision.deciding.clause.limit.replace("points", "percentage points") if decision.deciding else NONE
     return f"{decision.verdict.sentence} Claimed number: {limit}. Place in the source: {decision.claim.place}."
+
+
+def _assumed(decision: Decision) -> str:
+    """Return the sentence of a claim that follows from assumptions, with these."""
+    assumptions = dict.fromkeys(clause.clause.assumes for clause in decision.assumed)
+    return f"{decision.verdict.sentence} It assumes: {'; '.join(assumptions)}."
 
 
 def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Section:
@@ -99,7 +123,7 @@ def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Sect
 def _rows(decision: Decision) -> list[Row]:
     """Return rows of :data:`HEADER`: of the claim with the number that decides, and of each of several clauses."""
     claim, deciding, clauses = decision.claim, decision.deciding, decision.clauses
-    cells = _cells(deciding)[1:] if deciding else (NONE,) * 5
+    cells = _cells(deciding)[1:] if deciding else (NONE,) * 6
     rows = [(f"- {clause.sentence}", *_cells(clause)) for clause in clauses] if len(clauses) > 1 else []
     return [(f"{claim.text} ({claim.place})", MARKED[decision.word], *cells), *rows]
 
@@ -108,4 +132,5 @@ def _cells(decision: ClauseDecision) -> Row:
     """Return cells of :data:`HEADER` but the first."""
     clause, (number, bounds) = decision.clause, decision.here
     by = f"{decision.means} ({'PICO' if clause.run == BY_OTHERS else f'run {clause.run}'})"
-    return MARKED[decision.verdict], number, clause.limit, bounds, clause.because or NONE, by
+    word = MODEL if decision.verdict != ABSENT and decision.kind not in DECIDE else decision.verdict
+    return MARKED[word], number, clause.limit, bounds, clause.because or NONE, by, clause.could_fail or NONE

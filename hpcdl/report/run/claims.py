@@ -14,7 +14,14 @@ keys of its claim that it does not give itself, and the columns of its cases:
 ``against``
     another field; the number is Spearman's correlation of both fields over the records;
 ``above``, ``below``, ``because``
-    limits, which the sentence contains, and their reason.
+    limits, which the sentence contains, and their reason;
+``could_fail``
+    what the experiment could have shown instead;
+``assumes``
+    of a clause that no experiment decides: from what it follows.
+
+By what a clause is decided follows from its records (:class:`Kind`). Only measurements and trainings decide a
+claim; a simulated time, and a count that any run of the method has, follow from assumptions.
 
 ``would_decide`` names what an undecided claim needs. ``here = "no"``: runs are known to contradict the claim.
 The command fails when a decided claim has the opposite verdict.
@@ -26,6 +33,7 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import median
 from typing import Final
 
@@ -49,8 +57,27 @@ SOURCES: Final = ("firecaffe", "distbelief", "lecture", "essay", "other")
 """Files, in the order of the page."""
 BY_OTHERS: Final = "pico"
 """In the place of a run: what others measured on real clusters (:mod:`hpcdl.analysis.network.clusters`)."""
-YES, NO, OPEN, ABSENT = "yes", "no", "not decided", "no run"
-WORST_FIRST: Final = (NO, OPEN, ABSENT, YES)
+YES, NO, OPEN, ABSENT, MODEL = "yes", "no", "not decided", "no run", "model"
+WORST_FIRST: Final = (NO, OPEN, ABSENT, MODEL, YES)
+"""Verdicts. Model: a clause of the claim rests on assumptions alone, and none that is decided fails."""
+
+
+class Kind(StrEnum):
+    """By what a clause is decided, or why it is not."""
+
+    HERE = "measured here"
+    OTHERS = "measured by others"
+    TRAINED = "trained in virtual time"
+    """Real gradients, simulated clock: losses, accuracies and epochs, never seconds."""
+    MODEL = "model"
+    """Its answer follows from a network model, from given compute times or from a simulated schedule."""
+    COUNT = "count"
+    """Bytes or operations that follow from the method, whatever is trained."""
+
+
+DECIDE: Final = frozenset({Kind.HERE, Kind.OTHERS, Kind.TRAINED})
+BY_DATA: Final = frozenset({"compression_ratio", "bits_per_entry", "entropy_bits_per_entry"})
+"""Counted fields that depend on the gradients of a training."""
 BY_SEED: Final = {name for name, quantity in COLUMNS.items() if quantity.seeded}
 SHARES: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if "boolean" in quantity.types)}
 """Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
@@ -89,6 +116,8 @@ class Clause:
     above: float | None = None
     below: float | None = None
     because: str = ""
+    could_fail: str = ""
+    assumes: str = ""
 
     @property
     def unit(self) -> str:
@@ -196,15 +225,25 @@ class ClauseDecision:
         return text.format(number) if "{}" in text else f"{text}: {number}".removeprefix(": ")
 
     @property
+    def kind(self) -> Kind:
+        """By what it is decided, by its records; meaningless without any."""
+        clause, is_simulated = self.clause, "simulated" in self.marks
+        if clause.run == BY_OTHERS:
+            return Kind.OTHERS
+        is_count = clause.field in COUNTED or ("bytes" in clause.field and not clause.is_timed)
+        if is_count and clause.field not in BY_DATA:
+            return Kind.COUNT
+        if not is_simulated:
+            return Kind.HERE
+        is_trained = (clause.is_seeded or clause.field in BY_DATA) and not clause.is_timed
+        return Kind.TRAINED if is_trained else Kind.MODEL
+
+    @property
     def means(self) -> str:
-        """Means of the decision: arithmetic, a simulation or a measurement, with further marks."""
+        """Its kind, with the flags of its records."""
         if math.isnan(self.value.value):
             return NONE
-        if self.clause.field in COUNTED or ("bytes" in self.clause.field and not self.clause.is_timed):
-            return "arithmetic"
-        first = "simulated" if "simulated" in self.marks else "measured"
-        first = "measured by others" if self.clause.run == BY_OTHERS else first
-        return ", ".join(dict.fromkeys([first, *self.marks]))
+        return ", ".join([self.kind, *(mark for mark in self.marks if mark != "simulated")])
 
 
 @dataclass(frozen=True)
@@ -215,25 +254,50 @@ class Decision:
     clauses: Sequence[ClauseDecision]
 
     @property
-    def deciding(self) -> ClauseDecision | None:
-        """The clause with the worst verdict, of several the one nearest to its limit; None without clauses."""
-        of_worst = (
-            sorted((clause for clause in self.clauses if clause.verdict == word), key=lambda clause: clause.margin)
-            for word in WORST_FIRST
-        )
-        return next((clauses[0] for clauses in of_worst if clauses), None)
+    def decided(self) -> list[ClauseDecision]:
+        """The clauses that a measurement or a training decides, and those without a run."""
+        return [clause for clause in self.clauses if clause.verdict == ABSENT or clause.kind in DECIDE]
+
+    @property
+    def assumed(self) -> list[ClauseDecision]:
+        """The clauses that follow from assumptions."""
+        return [clause for clause in self.clauses if clause not in self.decided]
 
     @property
     def word(self) -> str:
-        """Verdict on the claim: a clause that fails decides it; without a number there is no run."""
-        if self.deciding is None or all(clause.verdict == ABSENT for clause in self.clauses):
+        """Verdict on the claim: a decided clause that fails decides it; without a number there is no run."""
+        words = {clause.verdict for clause in self.decided}
+        if NO in words:
+            return NO
+        if self.assumed:
+            return MODEL
+        if words <= {ABSENT}:
             return ABSENT
-        return OPEN if self.deciding.verdict == ABSENT else self.deciding.verdict
+        return OPEN if words & {OPEN, ABSENT} else YES
+
+    @property
+    def deciding(self) -> ClauseDecision | None:
+        """The clause with the worst verdict, of several the one nearest to its limit; None without clauses.
+
+        If the claim follows from the model, it is the worst of the clauses that do.
+        """
+        chosen = self.assumed if self.word == MODEL else self.decided
+        worst = min((WORST_FIRST.index(clause.verdict) for clause in chosen), default=0)
+        same = [clause for clause in chosen if clause.verdict == WORST_FIRST[worst]]
+        return min(same, key=lambda clause: clause.margin, default=None)
 
     @property
     def is_surprising(self) -> bool:
-        """True if the verdict is the opposite of the expected one."""
-        return self.word in {YES, NO} and self.word != self.claim.here
+        """True if the verdict, or the answer of the model, is the opposite of the expected one."""
+        return self.answer in {YES, NO} and self.answer != self.claim.here
+
+    @property
+    def answer(self) -> str:
+        """The verdict; of a claim that follows from the model that of all its clauses."""
+        if self.word != MODEL:
+            return self.word
+        words = {clause.verdict for clause in self.clauses}
+        return NO if NO in words else YES if words == {YES} else OPEN
 
     @property
     def remedy(self) -> str:
@@ -256,8 +320,12 @@ class Decision:
             case=f"{self.claim.source} claims: {self.claim.text}",
             size=clause.value if clause else NOTHING,
             remedy=f"To decide it: {self.remedy}." if self.remedy else "",
-            facts={"finding": finding, "verdict": "confirmed" if self.word == YES else "refuted"},
+            facts={"finding": finding, "verdict": _participle(self.answer, self.word)},
         )
+
+
+def _participle(answer: str, word: str) -> str:
+    return ("confirmed" if answer == YES else "refuted") + (" by the model" if word == MODEL else "")
 
 
 def sources(names: Sequence[str] = SOURCES) -> list[Source]:
