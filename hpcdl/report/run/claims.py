@@ -320,8 +320,19 @@ class Decision:
             case=f"{self.claim.source} claims: {self.claim.text}",
             size=clause.value if clause else NOTHING,
             remedy=f"To decide it: {self.remedy}." if self.remedy else "",
-            facts={"finding": finding, "verdict": _participle(self.answer, self.word)},
+            facts={
+                "finding": finding,
+                "verdict": _participle(self.answer, self.word),
+                "model": BY_MODEL.get(self.answer, BY_MODEL[OPEN]),
+            },
         )
+
+
+BY_MODEL: Final = {
+    YES: "This follows from assumptions",
+    NO: "The opposite follows from assumptions",
+    OPEN: "Assumptions leave it open",
+}
 
 
 def _participle(answer: str, word: str) -> str:
