@@ -119,6 +119,41 @@ def fields(spec: PairwiseSpec) -> dict[str, Scalar]:
     }
 
 
+class Exchanges:
+    """Exchanges of a rank with one other at a time, through the fabric or past it."""
+
+    def __init__(self, comm: Comm, size: int, *, raw: bool) -> None:
+        self.comm = comm
+        self.correct = True
+        """False once a message was wrong."""
+        self._outgoing = np.full(size, comm.rank % 256, np.uint8)
+        self._incoming = np.empty(size, np.uint8)
+        self._sendrecv = comm.library.Sendrecv if raw else None  # type: ignore[attr-defined] # MPI's alone
+
+    async def spans(self, peer: int | None, repetitions: int) -> list[tuple[int, int]]:
+        """Return begin and end (ns) of each exchange with ``peer``; of no length without one."""
+        outgoing, incoming, sendrecv, spans = self._outgoing, self._incoming, self._sendrecv, []
+        await self.comm.native("barrier", outgoing)
+        incoming[:] = self.comm.rank % 256
+        for _ in range(repetitions):
+            begin = perf_counter_ns()
+            if peer is None:
+                pass  # a rank that rests has steps of no length, so that all ranks count alike
+            elif sendrecv is not None:
+                sendrecv(outgoing, peer, 0, incoming, peer, 0)
+            else:
+                await self.comm.exchange(outgoing, peer, incoming, peer)
+            spans.append((begin, perf_counter_ns()))
+        if peer is not None and repetitions:
+            self.correct &= bool((incoming == peer % 256).all())
+        return spans
+
+
+LIBRARY_CALLS[Exchanges.spans.__code__] = lambda local: (
+    "" if local.get("peer") is None else f"Sendrecv with rank {local['peer']}"
+)
+
+
 def _rounds_of(spec: PairwiseSpec) -> int:
     """Return the number of rounds; a congestor is warmed up in both halves of its steps, which no reader mixes."""
     return 1 if spec.pattern in PATTERNS else len(rounds(spec.ranks, spec.pattern, spec.matchings))
@@ -132,40 +167,13 @@ def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[
         return partial(PATTERNS[spec.pattern], journal=journal, size=size, **sampling, **window)
 
     async def measure(comm: Comm) -> dict[str, Scalar]:
-        outgoing = np.full(size, comm.rank % 256, np.uint8)
-        incoming = np.empty(size, np.uint8)
-        sendrecv = comm.library.Sendrecv  # type: ignore[attr-defined] # MPI's alone
-        raw = spec.exchange == "raw"
-        correct = True
-
-        async def exchanges(peer: int | None, repetitions: int) -> list[tuple[int, int]]:
-            """Return begin and end (ns) of each exchange with ``peer``; of no length without one."""
-            nonlocal correct
-            spans = []
-            await comm.native("barrier", outgoing)
-            incoming[:] = comm.rank % 256
-            for _ in range(repetitions):
-                begin = perf_counter_ns()
-                if peer is None:
-                    pass  # a rank that rests has steps of no length, so that all ranks count alike
-                elif raw:
-                    sendrecv(outgoing, peer, 0, incoming, peer, 0)
-                else:
-                    await comm.exchange(outgoing, peer, incoming, peer)
-                spans.append((begin, perf_counter_ns()))
-            if peer is not None and repetitions:
-                correct &= bool((incoming == peer % 256).all())
-            return spans
-
-        LIBRARY_CALLS[exchanges.__code__] = lambda local: (
-            "" if local["peer"] is None else f"Sendrecv with rank {local['peer']}"
-        )
+        exchanges = Exchanges(comm, size, raw=spec.exchange == "raw")
         table, seconds = rounds(comm.size, spec.pattern, spec.matchings), np.zeros(comm.size, np.int64)
         peers = [partners[comm.rank] for partners in table]
-        warm = [span for peer in peers for span in await exchanges(peer, spec.warmup)]
+        warm = [span for peer in peers for span in await exchanges.spans(peer, spec.warmup)]
         timed = []
         for peer in peers:
-            timed += (spans := await exchanges(peer, spec.repetitions))
+            timed += (spans := await exchanges.spans(peer, spec.repetitions))
             if peer is not None:
                 seconds[peer] = median_ns(spans)
         messages = int(any(peer is not None for peer in peers))
@@ -174,9 +182,9 @@ def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[
         if spec.confirm > 1:
             first, hosts = await _slower(comm, seconds), np.array(await hosts_of_ranks(comm))
             first[(hosts[:, None] == hosts).ravel()] = 0
-            again = partial(_again, comm, spec, exchanges)
+            again = partial(_again, exchanges, spec)
             described["measured_again"] = await confirmed(first, _pairs(table), again, spec.confirm)
-        return {**await agreed(comm, correct), **described}
+        return {**await agreed(comm, exchanges.correct), **described}
 
     return measure
 
@@ -195,18 +203,14 @@ async def _slower(comm: Comm, mine: Times) -> Times:
     return np.triu(np.maximum(times, times.T)).ravel()
 
 
-async def _again(
-    comm: Comm,
-    spec: PairwiseSpec,
-    exchanges: Callable[[int | None, int], Coroutine[Any, Any, list[tuple[int, int]]]],
-    pairs: Sequence[int],
-) -> Times:
+async def _again(exchanges: Exchanges, spec: PairwiseSpec, pairs: Sequence[int]) -> Times:
     """Measure ``pairs``, which have no rank in common, at the same time; return (p x p,) times (ns)."""
+    comm = exchanges.comm
     ranks = [divmod(pair, comm.size) for pair in pairs]
     partners = {rank: peer for pair in ranks for rank, peer in (pair, pair[::-1])}
     peer, mine = partners.get(comm.rank), np.zeros(comm.size, np.int64)
-    await exchanges(peer, spec.warmup)
-    spans = await exchanges(peer, spec.repetitions)
+    await exchanges.spans(peer, spec.warmup)
+    spans = await exchanges.spans(peer, spec.repetitions)
     if peer is not None:
         mine[peer] = median_ns(spans)
     return await _slower(comm, mine)

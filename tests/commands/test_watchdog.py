@@ -149,7 +149,6 @@ def test_a_launcher_that_does_not_end_in_time_is_terminated(monkeypatch):
 
 
 def test_a_wait_in_the_library_itself_names_its_peer():
-    program = pairwise.program(pairwise.SPEC(message_bytes=0, exchange="raw"), journal=None)
-    described = LIBRARY_CALLS[program.__code__]
+    described = LIBRARY_CALLS[pairwise.Exchanges.spans.__code__]
     assert described({"peer": 1}) == "Sendrecv with rank 1"
     assert not described({}), "it has not chosen one yet, and computes"

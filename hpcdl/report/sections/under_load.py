@@ -191,6 +191,7 @@ def _declared(
         basis = [record for record in findings.records if record.pattern == pattern]
         return Answer(said[0], said[1:], basis) if said else None
 
+    answer.__doc__ = lines.__doc__
     return Declaration(order, page, answer=answer, name=pattern)
 
 
