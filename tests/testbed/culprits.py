@@ -67,7 +67,7 @@ def named(answer):
 def live(options):
     """Run each defect so many times on 4 and on 8 hosts; print a line per defect and size."""
     draw = random.Random(options.seed)
-    for hosts in (4, 8):
+    for hosts in options.hosts:
         for defect, given in DEFECTS.items():
             right, wrong, took = 0, [], []
             for run in range(options.runs):
@@ -174,6 +174,7 @@ def main():
     parser.add_argument("what", choices=["live", "nights", "quiet"])
     parser.add_argument("folder", type=Path, help="folder for the runs")
     parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--hosts", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--seed", type=int, default=55, help="of the hosts that are slow")
     parser.add_argument("--archives", type=int, default=2)
     options = parser.parse_args()
