@@ -93,3 +93,11 @@ def test_a_late_rank_is_explained_by_its_slow_node(hand):
     late = waiting.WAITING.answer(found).headline
     assert late.startswith("Rank 2 on host2 is late by ")
     assert late.endswith(", not for its links; host2 computes at 80.4 % of the other hosts' speed.")
+
+
+@pytest.mark.parametrize(("slow", "says"), [(None, ""), (["host2"], ""), (["host0"], "; its links are not slow")])
+def test_links_of_a_slow_node_are_not_slow_only_if_they_were_judged(hand, slow, says):
+    hand.case([[20.0] * 5, [20.2] * 5, [25.0] * 5], case="node", kind="node", collective="triad", pattern="alone")
+    (found,) = findings([hand.read({"ranks": [{"hostname": f"host{rank}"} for rank in range(3)]})])
+    (line,) = nodes.sentences(found, slow)
+    assert line.endswith(f"other hosts' speed (triad){says}.")

@@ -160,7 +160,7 @@ def answer(findings: Findings) -> Answer | None:
     for links in clear:
         for host, share in links.slow_hosts():
             hosts.setdefault(links.names[host], []).append(share)
-    lines = nodes.sentences(findings, list(hosts))
+    lines = nodes.sentences(findings, hosts if clear else None)
     lines += [
         f"The link of {name} runs at {_speed(*shares)}."
         for name, shares in sorted(hosts.items(), key=lambda item: item[1][0].value)

@@ -1,6 +1,6 @@
 """Nodes: rate of each host's own work, and the slow hosts."""
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Final
 
 from hpcdl.analysis.network.nodes import Nodes, slow_hosts
@@ -70,13 +70,14 @@ def counted(findings: Findings) -> list[Nodes]:
     ]
 
 
-def sentences(findings: Findings, slow_links: Sequence[str] = ()) -> list[str]:
-    """Return a sentence per slow host; ``slow_links``: hosts whose links are slow too."""
-    lines, measured = [], any(links.names for links in findings.links)
+def sentences(findings: Findings, slow_links: Collection[str] | None = None) -> list[str]:
+    """Return a sentence per slow host; ``slow_links``: hosts whose links are slow, None if they are not judged."""
+    lines = []
     for host, (share, cases) in slow_hosts(counted(findings)).items():
         works = listed(list(dict.fromkeys(map(work_name, cases))))
         line = f"{host} computes at {bounded(*share, percent)} of the other hosts' speed ({works})"
-        lines.append(f"{line}{'; its links are not slow' if measured and host not in slow_links else ''}.")
+        is_node_alone = slow_links is not None and host not in slow_links
+        lines.append(f"{line}{'; its links are not slow' if is_node_alone else ''}.")
     return lines
 
 
