@@ -1,6 +1,10 @@
 """Rounds in which ranks exchange messages two by two."""
 
 import random
+from typing import Final
+
+DEPARTS: Final = 1.1
+"""Time of a pair or a host / the usual time, beyond which it departs and may be measured again."""
 
 
 def rounds(ranks: int, pattern: str, matchings: int = 1) -> list[list[int | None]]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
-from hpcdl.fabric.pairs import rounds
+from hpcdl.fabric.pairs import DEPARTS, rounds
 from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import Run
 
@@ -49,7 +49,7 @@ class Links:
     @property
     def confirmed(self) -> bool:
         """True if slow pairs were measured more than once, in each launch."""
-        return int(self.record.settings.get("confirm", 1)) > 1
+        return is_confirmed(self.record)
 
     @property
     def seconds(self) -> Matrix:
@@ -181,8 +181,9 @@ def _shares(speed: Matrix) -> Vector:
     return np.array([median / _others(speed, host) for host, median in enumerate(medians)])
 
 
-DEPARTS: Final = 1.1
-"""Time / the usual time, beyond which a host or a pair departs (:mod:`hpcdl.cases.measuring.confirmation`)."""
+def is_confirmed(record: Record) -> bool:
+    """Return True if hosts or pairs that depart were measured more than once, in each launch."""
+    return int(record.settings.get("confirm", 1)) > 1
 
 
 def departures(record: Record) -> dict[int, tuple[float, float]]:

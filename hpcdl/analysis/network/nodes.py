@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from hpcdl.analysis.network.links import HOSTS, Links, Matrix, Vector, departures
+from hpcdl.analysis.network.links import HOSTS, Links, Matrix, Vector, departures, is_confirmed
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
@@ -44,7 +44,7 @@ class Nodes:
     @property
     def confirmed(self) -> bool:
         """True if slow hosts were measured more than once, in each launch."""
-        return int(self.record.settings.get("confirm", 1)) > 1
+        return is_confirmed(self.record)
 
     def shares(self) -> list[Interval]:
         """(hosts,): speed of each host / the median of the others; none of fewer than three hosts.

@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.comm import Comm
+from hpcdl.fabric.pairs import DEPARTS
 
-DEPARTS: Final = 1.1
-"""Time / the usual time, beyond which it is measured again."""
 CONTROLS: Final = 3
 """Items of usual speed that are measured beside those that depart, at most."""
 PAUSE_SECONDS: Final = 1.0

@@ -15,6 +15,7 @@ from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
+from hpcdl.trace.quantity import Quantity
 
 
 class Measured(NamedTuple):
@@ -132,27 +133,22 @@ def message_rate_answer(cases: Sequence[Measured]) -> list[str]:
     ]
 
 
-def slowdown(case: Measured, quantile: str) -> Interval:
-    """Return the time of the allreduce beside bulk traffic / alone, at ``p50`` or ``p99``."""
+P50: Final = (Record.beside_p50_seconds, Record.alone_p50_seconds)
+P99: Final = (Record.beside_p99_seconds, Record.alone_p99_seconds)
 
-    def of(launch: Launch) -> float:
-        record = launch.record
-        beside, alone = (
-            (record.beside_p50_seconds, record.alone_p50_seconds)
-            if quantile == "p50"
-            else (record.beside_p99_seconds, record.alone_p99_seconds)
-        )
-        return (beside or 0.0) / (alone or math.nan)
 
-    return case.over_launches(of)
+def slowdown(case: Measured, times: tuple[Quantity[float | None], Quantity[float | None]]) -> Interval:
+    """Return the time of the allreduce beside bulk traffic / alone; ``times``: :data:`P50` or :data:`P99`."""
+    beside, alone = times
+    return case.over_launches(lambda one: (beside.of(one.record) or 0.0) / (alone.of(one.record) or math.nan))
 
 
 def congestor_answer(cases: Sequence[Measured]) -> list[str]:
     """Return how much longer an allreduce takes beside bulk traffic, the largest messages first."""
     return [
         f"Beside exchanges of {volume(_size(case))} the 99th percentile of an allreduce of 8 bytes is "
-        f"{bounded(*slowdown(case, 'p99'))} times as long as alone, the median "
-        f"{digits(slowdown(case, 'p50').value)} times."
+        f"{bounded(*slowdown(case, P99))} times as long as alone, the median "
+        f"{digits(slowdown(case, P50).value)} times."
         for case in cases[::-1]
     ]
 
@@ -249,8 +245,8 @@ CONGESTOR: Final = _declared(
     124,
     ("Allreduce beside bulk traffic", CONGESTOR_NOTE),
     [
-        *_columns("p99", lambda case: slowdown(case, "p99"), digits),
-        *_columns("p50", lambda case: slowdown(case, "p50"), digits),
+        *_columns("p99", lambda case: slowdown(case, P99), digits),
+        *_columns("p50", lambda case: slowdown(case, P50), digits),
     ],
     congestor_answer,
 )
