@@ -90,10 +90,6 @@ GROUPS = (
 OTHERS = (
     ("Papers", "claims", "Which claims of the papers do these runs confirm?", ""),
     (
-        *("hpcdl itself", "fashion-mnist", "How accurate is each strategy on Fashion-MNIST?"),
-        "LeNet-5 reaches an accuracy of 0.88 to 0.90 with every strategy.",
-    ),
-    (
         *("hpcdl itself", "gpu", "Does hpcdl train correctly on a GPU, and as fast as PyTorch?"),
         "On one H200 GPU training steps are 1.08 to 1.68 times as fast as PyTorch's.",
     ),

@@ -1,7 +1,8 @@
 """Training of a pruned network, and training with weights and activations of few bits.
 
-Pruned weights stay zero, and so do their gradients. Each weight matrix keeps its weights of largest magnitude (Han
-et al. 2015), here those at initialisation (Frankle et al. 2021), so that all ranks prune alike.
+Pruned weights stay zero, and so do their gradients. Each weight matrix keeps its weights of largest magnitude: those
+at initialisation (Frankle et al. 2021), or those after some steps, so that the pruned network is trained again (Han
+et al. 2015, section 3). All ranks have the same weights, so that they prune alike.
 
 Layers with few bits compute with rounded weights and pass on rounded activations; updates apply to weights in full
 precision. Gradients pass through the rounding unchanged: the straight-through estimator. Magnitudes are rounded by
@@ -30,11 +31,15 @@ MAX_BITS: Final = 16
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """Share of each weight matrix that is zero. ValueError: not above 0 and below 1."""
+    """Share of each weight matrix that is zero. ValueError: not above 0 and below 1, or fewer than 0 steps."""
 
     sparsity: float
+    after_steps: int = 0
+    """Steps of the whole network before it is pruned."""
 
     def __post_init__(self) -> None:
+        if self.after_steps < 0:
+            raise ValueError(f"after_steps: must be at least 0, not {self.after_steps}")
         if not 0 < self.sparsity < 1:
             raise ValueError(f"sparsity: must be more than 0 and less than 1, not {self.sparsity}")
 
@@ -56,9 +61,10 @@ def pruned(layers: Sequence[Layer], pruning: Pruning) -> list[Layer]:
     """Return the layers with weights that are pruned where they are first bound, but not biases or vectors."""
 
     def bind(layer: Layer, shape: Shape, site: Site, names: list[str]) -> Bound:
-        for name in names:
-            prune(site.values[name], pruning.sparsity)
-        return BoundPruned(layer.bind(shape, site), [(site.values[name], site.gradients[name]) for name in names])
+        pairs = [(site.values[name], site.gradients[name]) for name in names]
+        bound = BoundPruned(layer.bind(shape, site), pairs, pruning)
+        bound.prune()
+        return bound
 
     return [Reduced(layer, bind) for layer in layers]
 
@@ -104,15 +110,33 @@ class BoundPruned:
     bound: Bound
     pairs: Sequence[tuple[Array, Array]]
     """Weights and their gradients."""
+    pruning: Pruning
+    steps: int = 0
+    kept: Sequence[Array] = ()
+    """Masks of the weights that are not pruned; none before that."""
 
     def forward(self, x: Array, train: bool) -> Array:
+        if train:
+            self.prune()
+            self.steps += 1
         return self.bound.forward(x, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         dx = self.bound.backward(dy, needs_dx)
-        for weight, gradient in self.pairs:
-            np.multiply(gradient, weight != 0, out=gradient)
+        for (_, gradient), kept in zip(self.pairs, self.kept, strict=False):
+            np.multiply(gradient, kept, out=gradient)
         return dx
+
+    def prune(self) -> None:
+        """Prune if it is due; momentum of earlier steps doesn't bring pruned weights back."""
+        if self.steps < self.pruning.after_steps:
+            return
+        if not self.kept:
+            for weight, _ in self.pairs:
+                prune(weight, self.pruning.sparsity)
+            self.kept = [weight != 0 for weight, _ in self.pairs]
+        for (weight, _), kept in zip(self.pairs, self.kept, strict=True):
+            np.multiply(weight, kept, out=weight)
 
 
 def prune(weight: Array, sparsity: float) -> None:

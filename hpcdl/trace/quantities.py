@@ -192,13 +192,14 @@ class TrainingNumbers:
     noise_scale_q3 = number()
     noise_scale_q4 = number(heading="noise scale")
     train_accuracy = number(
-        "after the end, on a fixed sample of training images: accuracy, and the largest and the smallest "
-        "eigenvalue of the Hessian of the loss; a negative one belongs to a saddle point",
+        "after the end, on a fixed sample of training images: accuracy, the largest and the smallest eigenvalue "
+        "of the Hessian of the loss, of which a negative one belongs to a saddle point, and the gradient's norm",
         seeded=True,
         better="higher",
     )
     sharpness = number(seeded=True, heading="sharpness")
     smallest_eigenvalue = number(seeded=True, heading="smallest eigenvalue")
+    final_gradient_norm = number(seeded=True, heading="gradient's norm")
     discarded_share = number('share of the gradients that a server received and discarded (`stale = "drop"`)')
     replica_drift = number(
         "root mean square distance of replicas from their average just before it / norm of the average "
@@ -423,6 +424,7 @@ class CommonNumbers:
         0.0,
         "share of its time that the hypervisor took from the rank that lost most, mean over launches",
     )
+    busy_cores = number("cores that were busy, of those that a rank may use: mean over ranks, median over launches")
     predicted_seconds = seconds(
         "the same programs on a network model: of measured collectives and exchanges the model that was "
         "fitted to the run, of simulated ones the formula",

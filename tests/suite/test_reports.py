@@ -87,7 +87,7 @@ def test_the_uplinks_answer_is_of_undisturbed_times(monkeypatch):
 def test_what_stands_in_the_folder_is_made_or_explained():
     targets = {report["name"] + suffix for report in REPORTS for suffix in (".md", ".svg", ".txt")}
     there = {path.name for path in (ROOT / "reports").iterdir() if path.suffix in {".md", ".svg", ".txt"}}
-    assert there <= targets | {"README.md", "gpu.md", "fashion-mnist.md", "claims.md"}
+    assert there <= targets | {"README.md", "gpu.md", "claims.md"}
 
 
 @pytest.fixture

@@ -28,6 +28,8 @@ STEAL: Final = 0.10
 """Share of a rank's time; idle virtual machines lose 3 to 7 %."""
 NOTED_STEAL: Final = 0.02
 """Share of a rank's time from which on a report mentions it."""
+SHARED: Final = 0.75
+"""Share of a rank's cores that is busy from which on ranks wait for cores."""
 MIN_STEAL_NS: Final = 5e7
 """Less steal time counts as none: the counter's unit is 10 ms."""
 
@@ -38,6 +40,8 @@ class Disturbance(NamedTuple):
     stolen: float = 0.0
     """Share of the time of the rank from which the hypervisor took most."""
     cause: str | None = None
+    busy_cores: float | None = None
+    """Cores that were busy, of those that a rank may use; mean over ranks. None: unknown."""
 
 
 def disturbance(ranks: Rows) -> Disturbance:
@@ -65,7 +69,8 @@ def disturbance(ranks: Rows) -> Disturbance:
             f"the hypervisor took {100 * stolen[rank]:.0f} % of the time of rank {ranks['rank'][rank]}"
             f"{_more(stolen > STEAL)} (limit {100 * STEAL:g} %)"
         )
-    return Disturbance(float(stolen.max()), "; ".join(causes) or None)
+    busy = float((ranks["busy_ns"] / wall).mean()) if measured.all() else None
+    return Disturbance(float(stolen.max()), "; ".join(causes) or None, busy)
 
 
 def _more(ranks: npt.NDArray[np.bool_]) -> str:
@@ -104,12 +109,17 @@ def wanted(run: Run, record: Record) -> int:
 
 
 def marked(run: Run, records: Sequence[Record]) -> list[Record]:
-    """Set whether the hosts of each record are emulated, and its ranks share cores; return the records."""
+    """Set whether the hosts of each record are emulated, and its ranks share cores; return the records.
+
+    Ranks that mostly sleep or wait hardly share the cores that they have in common: it counts from :data:`SHARED` on.
+    """
     cores = usable_cores(run.environment)
     for record in records:
         environment = run.environment_with(record.environment_key)
         record.emulated = bool(environment.get("emulated")) and not record.network
-        record.oversubscribed = None if cores is None else wanted(run, record) > cores
+        own = [len(set(_numbers(rank.get("affinity", "")))) for rank in environment.get("ranks") or []]
+        is_idle = record.busy_cores is not None and record.busy_cores < SHARED * min(filter(None, own), default=0)
+        record.oversubscribed = None if cores is None else wanted(run, record) > cores and not is_idle
     return list(records)
 
 

@@ -198,6 +198,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "correct": _verdict(point),
         "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
         "stolen": float(np.mean([launch.disturbance.stolen for launch in point.timed])),
+        "busy_cores": median_of(launch.disturbance.busy_cores for launch in point.timed),
         "launch_seconds": [launch.typical(launch.seconds) for launch in point.timed if len(launch.seconds)]
         or None,
         "error": next((text for launch in point.launches if (text := launch.record.error)), None),

@@ -121,13 +121,13 @@ def training_gap(
     images: int,
     batch: int,
 ) -> dict[str, float | None]:
-    """Return accuracy, ``sharpness`` and ``smallest_eigenvalue`` of a network on random images of ``split``.
+    """Return accuracy, ``sharpness``, ``smallest_eigenvalue`` and the gradient's norm on random images of ``split``.
 
     The sample is equal in all trainings, and not augmented. It is computed in float64, in batches of at most
     ``batch`` images, of which batch normalisation has the statistics. None for parameters that are not finite.
     """
     if not np.isfinite(parameters).all():
-        return {"train_accuracy": None, "sharpness": None, "smallest_eigenvalue": None}
+        return dict.fromkeys(("train_accuracy", "sharpness", "smallest_eigenvalue", "final_gradient_norm"))
     sample = np.sort(np.random.default_rng(0).choice(len(split), images, replace=False))
     batches = [split.batch(part, "float64") for part in np.array_split(sample, -(-images // batch))]
     replica = Replica(layers, batches[0][0].shape[1:], backend=kernels, dtype="float64")
@@ -153,4 +153,9 @@ def training_gap(
 
     ends = extreme_eigenvalues(gradient, replica.parameters.copy())
     smallest, largest = (end if np.isfinite(end) else None for end in ends)
-    return {"train_accuracy": correct / images, "sharpness": largest, "smallest_eigenvalue": smallest}
+    return {
+        "train_accuracy": correct / images,
+        "sharpness": largest,
+        "smallest_eigenvalue": smallest,
+        "final_gradient_norm": float(np.linalg.norm(gradient(parameters.astype("float64")))),
+    }
