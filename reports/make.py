@@ -4,7 +4,7 @@
     python reports/make.py render                      write all pages again, of the data that are here
     python reports/make.py agree DATA                  count times that agree with those of another measurement
 
-``reports.toml`` lists the reports. A measurement leaves ``data/NAME.json.gz``, the records of its runs, or
+``reports.toml`` lists the reports. A measurement leaves ``data/NAME.json.xz``, the records of its runs, or
 ``data/NAME.txt``, what a program printed, and an entry of ``data/made.json``: minutes, commit, machine and date; a
 ``note`` that somebody adds there, on how these data came about, stands on the page until the next measurement. A
 page is made of these alone, so that a new version of hpcdl renders all of them without a new measurement.
@@ -48,7 +48,7 @@ TIMES = (
 LOCK = Lock()
 """Of the file ``made.json``."""
 CLUSTERS = HERE / "clusters"
-"""Records of real clusters, CLUSTER/REPORT.json.gz: a report shows them after those of its own machine."""
+"""Records of real clusters, CLUSTER/REPORT.json.xz: a report shows them after those of its own machine."""
 ROWS = 12
 """Rows of a page's table, at most."""
 CLUSTER_ROWS = 6
@@ -72,7 +72,7 @@ table, and the command that measures it again. The words of the answers:
   real, times are simulated.
 
 `make reports` renders these pages from [`data`](data), and `make measurements` measures all of them again. To see
-all tables and figures of a report: `hpcdl report reports/data/NAME.json.gz -o page.html`.
+all tables and figures of a report: `hpcdl report reports/data/NAME.json.xz -o page.html`.
 """
 GROUPS = (
     *(
@@ -134,7 +134,7 @@ class Report:
     @property
     def data(self) -> Path:
         """The file that the page is made of."""
-        return DATA / f"{self.name}{'.txt' if self.printed else '.json.gz'}"
+        return DATA / f"{self.name}{'.txt' if self.printed else '.json.xz'}"
 
     def obstacle(self) -> str | None:
         """Return why it cannot be measured here; None if it can."""
@@ -295,7 +295,7 @@ def on_clusters(report: Report) -> tuple[list[str], list[str]]:
     from hpcdl.report.formats.markup import markdown as written
 
     lines, rows = list[str](), list[str]()
-    for file in sorted(CLUSTERS.glob(f"*/{report.name}.json.gz")):
+    for file in sorted(CLUSTERS.glob(f"*/{report.name}.json.xz")):
         found, whole, (head, shown) = page_of(report, file, CLUSTER_ROWS)
         job = {fact: value for one in whole.sections if one.title == "Job" for fact, value in one.tables[0].rows}
         place = "; ".join(f"{fact} {job[fact]}" for fact in FACTS if fact in job)

@@ -22,9 +22,9 @@ LIST: Final = "list"
 
 
 def arguments(parser: Arguments) -> None:
-    effect = "a run folder, a folder of --launches, a run.h5, or records, .json.gz"
+    effect = "a run folder, a folder of --launches, a run.h5, or records, .json.xz"
     parser.option("runs RUN", effect, nargs="+", type=path)
-    effect = "write to a file: .html, .md, .tex, .csv, .json; .svg, .pdf, .png: one figure; .json.gz: records"
+    effect = "write to a file: .html, .md, .tex, .csv, .json; .svg, .pdf, .png: one figure; .json.xz: records"
     parser.option("-o FILE", effect, dest="output", type=path)
     parser.option("--figure TITLE", "the figure of -o FILE.svg, .pdf, .png; list: print the titles", default="")
     parser.option("--table TITLE", "one table; -o FILE.tex: to be input; list: print the titles", default="")
@@ -39,9 +39,10 @@ def arguments(parser: Arguments) -> None:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.commands.parts.output import rendered
     from hpcdl.report.formats.summary import coloured
+    from hpcdl.trace.records import SUFFIX
 
     output: Path | None = options.output
-    if output is not None and output.name.endswith(".json.gz") and not options.json:
+    if output is not None and output.name.endswith(SUFFIX) and not options.json:
         write_records(output, options.runs)
         return OK
     form = _form(options)

@@ -1,8 +1,8 @@
 """Training of a pruned network, and training with weights and activations of few bits.
 
-Pruned weights stay zero, and so do their gradients. Each weight matrix keeps its weights of largest magnitude: those
-at initialisation (Frankle et al. 2021), or those after some steps, so that the pruned network is trained again (Han
-et al. 2015, section 3). All ranks have the same weights, so that they prune alike.
+Pruned weights stay zero, and so do their gradients. Each weight matrix keeps its weights of largest magnitude:
+those at initialisation (Frankle et al. 2021), or those after some steps, so that the pruned network is trained
+again (Han et al. 2015, section 3). All ranks have the same weights, so that they prune alike.
 
 Layers with few bits compute with rounded weights and pass on rounded activations; updates apply to weights in full
 precision. Gradients pass through the rounding unchanged: the straight-through estimator. Magnitudes are rounded by

@@ -9,13 +9,14 @@ import errno
 import gzip
 import hashlib
 import json
+import lzma
 import os
 import stat
 import sys
 import tomllib
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -46,20 +47,24 @@ def check_regular(path: Path) -> int:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Return the contents of a regular file, unpacked if its name ends in .gz.
+    """Return the contents of a regular file, unpacked if its name ends in .gz or .xz.
 
     Raises OSError if it cannot be read, is damaged, or exceeds ``limit`` bytes.
     """
-    size, content, is_packed = check_regular(path), b"", path.suffix == ".gz"
+    packings: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open}
+    unpack = packings.get(path.suffix, nullcontext)
+    size, content = check_regular(path), b""
     # O_NONBLOCK: the path may have become a FIFO since it was checked
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        with open(descriptor, "rb") as stream, gzip.GzipFile(fileobj=stream) if is_packed else stream as file:  # noqa: PTH123
+        with open(descriptor, "rb") as stream, unpack(stream) as file:  # noqa: PTH123
             content = b"" if size > limit else file.read(limit + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise OSError(errno.EIO, str(error), str(path)) from None
     if max(size, len(content)) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit} bytes{' when unpacked' * is_packed}", str(path))
+        raise OSError(
+            errno.EFBIG, f"larger than {limit} bytes{' when unpacked' * (unpack is not nullcontext)}", str(path)
+        )
     return content
 
 

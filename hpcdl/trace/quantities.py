@@ -424,7 +424,9 @@ class CommonNumbers:
         0.0,
         "share of its time that the hypervisor took from the rank that lost most, mean over launches",
     )
-    busy_cores = number("cores that were busy, of those that a rank may use: mean over ranks, median over launches")
+    busy_cores = number(
+        "cores that were busy, of those that a rank may use: mean over ranks, median over launches"
+    )
     predicted_seconds = seconds(
         "the same programs on a network model: of measured collectives and exchanges the model that was "
         "fitted to the run, of simulated ones the formula",

@@ -252,7 +252,10 @@ class Recorder:
             self.events.clear()
 
     def _pack_steps(self) -> None:
-        self._packed_steps.append(np.array([Step(*row) for row in self.steps], STEP))
+        rows = np.array([Step(*row) for row in self.steps], STEP)
+        with np.errstate(over="ignore"):
+            rows["loss"] = rows["loss"].astype(np.float32)  # records are half as long; digits beyond it vary
+        self._packed_steps.append(rows)
         self.steps.clear()
 
     def step_table(self) -> Rows:

@@ -1,13 +1,17 @@
 """Records of runs without their timelines: one compressed JSON file, which any later version reports again.
 
-``hpcdl report RUN... -o NAME.json.gz`` writes one. It has what sections are made of: fields of the cases, tables
+``hpcdl report RUN... -o NAME.json.xz`` writes one. It has what sections are made of: fields of the cases, tables
 of steps, evaluations, updates, residuals and ranks, environments, and the suite's text. It has no events.
+
+Tables are packed by columns, without loss. Integers are a list of their differences, unless they are an object:
+``values`` of durations, which need fewer digits than their differences; of a step's ``end`` its ``length``, of its
+``begin`` the ``gap`` since the end of the row before. ``single`` has numbers that single precision holds.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,14 +22,16 @@ from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TABLES, Rows, TraceError, analysed
 from hpcdl.trace.run import READ, RecordedCase, Run, check_environment, check_fields
 
-SUFFIX: Final = ".json.gz"
+SUFFIX: Final = ".json.xz"
+SUFFIXES: Final = (SUFFIX, ".json.gz")
+"""Of files that are read: version 1.0 wrote the second."""
 INDEX: Final = "case_index"
 RECORDS: Final = "hpcdl records of schema"
 """Key of a file of records whose value is the number of their schema."""
 MAX_SMALL: Final = 32 << 20
 """Bytes that any file may unpack to; parsed, they take up to 24 times as much memory."""
-MAX_RATIO: Final = 40
-"""Bytes that a larger file may unpack to, by its own; runs have 3 to 22."""
+MAX_RATIO: Final = 80
+"""Bytes that a larger file may unpack to, by its own; runs have 4 to 40."""
 
 
 def packed(run: Run) -> bytes:
@@ -38,12 +44,12 @@ def packed(run: Run) -> bytes:
         "environments": run.environments,
         "cases": list(run.described),
         "tables": {
-            name: {column: _listed(values.to_numpy()) for column, values in getattr(run, name).items()}
+            name: _packed_table({column: values.to_numpy() for column, values in getattr(run, name).items()})
             for name in READ
         },
     }
     text = json.dumps(document, separators=(",", ":")).encode("ascii")
-    data = gzip.compress(text, mtime=0)
+    data = lzma.compress(text)
     if len(text) > _limit(len(data)):
         raise ValueError(f"{run.path}: records of {len(text)} bytes, too many to be read again: choose fewer runs")
     return data
@@ -87,10 +93,22 @@ def _run(path: Path, document: JsonObject) -> Run:
     )
 
 
-def _listed(values: Rows) -> list[Any]:
-    """Return a column: of integers the differences, which need fewer digits."""
-    listed: list[Any] = (np.diff(values, prepend=0) if values.dtype.kind == "i" else values).tolist()
+def _packed_table(columns: dict[str, Rows]) -> JsonObject:
+    listed = {column: _listed(column, values) for column, values in columns.items()}
+    if "end" in columns:
+        begin, end = columns["begin"], columns["end"]
+        listed["begin"] = {"gap": (begin - np.concatenate([[0], end[:-1]])).tolist()}
+        listed["end"] = {"length": (end - begin).tolist()}
     return listed
+
+
+def _listed(column: str, values: Rows) -> object:
+    if values.dtype.kind == "i":
+        return {"values": values.tolist()} if column.endswith("_ns") else np.diff(values, prepend=0).tolist()
+    single = values.astype(np.float32)
+    if np.array_equal(single, values, equal_nan=True):
+        return {"single": [float(str(value)) for value in single]}
+    return values.tolist()
 
 
 def _by_case(name: str, columns: JsonObject, cases: int) -> list[Rows]:
@@ -104,13 +122,28 @@ def _by_case(name: str, columns: JsonObject, cases: int) -> list[Rows]:
         raise ValueError(f"table {name!r}: columns of different lengths, or rows of a case that is not there")
     if (np.diff(index) < 0).any():
         raise ValueError(f"table {name!r}: rows of the cases are not in their order")
+    _placed(columns, values)
     table = np.empty(len(index) if values else 0, TABLES[name])
     for key, column in values.items():
         table[key] = column
     return np.split(table, np.searchsorted(index, range(1, cases))) if cases else []
 
 
-def _column(listed: list[Any], kind: np.dtype[Any]) -> Rows:
-    if kind.kind == "i":
-        return np.cumsum(np.asarray(listed, np.int64)).astype(kind)
-    return np.asarray(listed, kind)
+def _column(listed: object, kind: np.dtype[Any]) -> Rows:
+    """Return a column, of which begin is still the gap, and end the length. Raises ValueError for another form."""
+    (how, numbers), *others = listed.items() if isinstance(listed, dict) and listed else [("differences", listed)]
+    if others or how not in {"differences", "values", "single", "gap", "length"} or not isinstance(numbers, list):
+        raise ValueError(f"{how!r}: no form of a column")
+    if kind.kind != "i":
+        values = np.asarray(numbers, np.float32 if how == "single" else kind)
+        return values.astype(kind)
+    values = np.asarray(numbers, np.int64)
+    return (np.cumsum(values) if how == "differences" else values).astype(kind)
+
+
+def _placed(columns: JsonObject, values: dict[str, Rows]) -> None:
+    """Make the times of steps of their lengths, and of the gaps between rows."""
+    if isinstance(columns.get("end"), dict):
+        gap, length = values["begin"], values["end"]
+        values["end"] = np.cumsum(gap + length)
+        values["begin"] = values["end"] - length

@@ -19,7 +19,7 @@ from hpcdl.trace import files
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Rows, Scalar, TraceError
-from hpcdl.trace.records import SUFFIX, read_records
+from hpcdl.trace.records import SUFFIXES, read_records
 from hpcdl.trace.run import READ, RecordedCase, Run, check_fields, environment_of, no_events
 
 __all__ = ["SCHEMA", "CaseRecord", "Run", "TraceError", "merge", "read", "write_part"]
@@ -150,7 +150,7 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     foreign, damaged or of another schema.
     """
     path = Path(path)
-    if path.name.endswith(SUFFIX):
+    if path.name.endswith(SUFFIXES):
         return read_records(path)
     paths, complete = [path], True
     if path.is_dir():

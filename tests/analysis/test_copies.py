@@ -59,8 +59,8 @@ FORMS = {
     "file": lambda run, to: run / "run.h5",
     "copy": lambda run, to: shutil.copytree(run, to / "copy"),
     "link": lambda run, to: (to / "link").symlink_to(run) or to / "link",
-    "records": lambda run, to: packed(to / "a.json.gz", run),
-    "pooled records": lambda run, to: packed(to / "b.json.gz", run, night(to / "other", 1.3)),
+    "records": lambda run, to: packed(to / "a.json.xz", run),
+    "pooled records": lambda run, to: packed(to / "b.json.xz", run, night(to / "other", 1.3)),
     "resumed": lambda run, to: resumed(run, to / "resumed"),
 }
 
@@ -97,7 +97,7 @@ def test_history_and_claims_name_copies(tmp_path, capsys):
     main(["history", str(tmp_path / "archive")])
     assert f"b is a copy of {run}: 2 of its 4 cases, and are left out; skipped" in capsys.readouterr().err
     for number in (1, 2):
-        shutil.copytree(run, tmp_path / "runs" / "simulated" / f"launch-{number}")
+        shutil.copytree(run, tmp_path / "runs" / "overlap" / f"launch-{number}")
     main(["claims", str(tmp_path / "runs")])
     assert "launch-2 is a copy of" in capsys.readouterr().err
 

@@ -3,8 +3,8 @@
 ``pytest --grids`` makes 3,500 damaged files, and 500 runs with a flipped bit and a checksum that fits.
 """
 
-import gzip
 import json
+import lzma
 import math
 import random
 import shutil
@@ -69,7 +69,7 @@ def changed_json(text, chance):
     return json.dumps(whole[0])
 
 
-FILES = {"run.h5": "run/run.h5", "series": "run/run.series.json", "part": "part.h5", "records": "records.json.gz"}
+FILES = {"run.h5": "run/run.h5", "series": "run/run.series.json", "part": "part.h5", "records": "records.json.xz"}
 
 
 def harm(kind, folder, chance):
@@ -79,7 +79,7 @@ def harm(kind, folder, chance):
         reseal_series(file, changed_json(file.read_text().partition("\n")[2], chance))
         return
     if kind == "records changed":
-        file.write_bytes(gzip.compress(changed_json(gzip.decompress(file.read_bytes()), chance).encode()))
+        file.write_bytes(lzma.compress(changed_json(lzma.decompress(file.read_bytes()), chance).encode()))
         return
     if kind == "run.h5 resealed":
         content = bytearray(file.read_bytes())
@@ -112,7 +112,7 @@ def whole(tmp_path_factory):
         for name, text in TEXTS.items():
             (folder / f"{name}.toml").write_text(text)
         shutil.copy(hand.parts[0], folder / "part.h5")
-        (folder / "records.json.gz").write_bytes(records)
+        (folder / "records.json.xz").write_bytes(records)
         return folder
 
     return make
@@ -128,7 +128,7 @@ COMMANDS = {
     "run.h5": READ_A_RUN,
     "series": READ_A_RUN,
     "part": ["report {}/part.h5"],
-    "records": ["report {}/records.json.gz --json", "compare {}/records.json.gz --with {}/run"],
+    "records": ["report {}/records.json.xz --json", "compare {}/records.json.xz --with {}/run"],
     "network": ["predict {}/run --network {}/network.toml --ranks 2,64"],
     "accept": ["history {} --accept {}/accept.toml"],
     "suite": ["run {}/suite.toml --dry-run"],

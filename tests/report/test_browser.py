@@ -104,7 +104,7 @@ def wide(_, name):
 
 def kept(_, name):
     """A report of a suite with many methods and settings, of the records that the repository has."""
-    return render([read(DATA / f"{name}.json.gz")], "html")
+    return render([read(DATA / f"{name}.json.xz")], "html")
 
 
 PAGES = [

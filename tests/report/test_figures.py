@@ -31,7 +31,7 @@ MAIN = {
 @pytest.mark.parametrize("name", MAIN)
 def test_the_main_figure_of_a_report_answers_its_question(name):
     """It also has no line of one point, unless all are points, and no tick where nothing was measured."""
-    run = read_pooled([ROOT / f"reports/data/{name}.json.gz"])
+    run = read_pooled([ROOT / f"reports/data/{name}.json.xz"])
     run = replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())
     (title, chart), *_ = figures([run]).items()
     begin, levels = MAIN[name]
@@ -49,7 +49,7 @@ def test_networks_that_are_simulated_stand_beside_one_another_and_costs_beside_o
     """RDMA beside TCP in one chart; with / without the fabric, not accuracy over time."""
     shown = {}
     for name in ("rdma-tcp", "fabric-overhead"):
-        run = read_pooled([ROOT / f"reports/data/{name}.json.gz"])
+        run = read_pooled([ROOT / f"reports/data/{name}.json.xz"])
         run = replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())
         shown |= figures([run])
     (sums,) = (chart for title, chart in shown.items() if title.startswith("Time over size: allreduce, 32 ranks"))

@@ -67,7 +67,7 @@ def test_markdown_is_short_and_other_formats_have_every_case(hand, whole):
 
 @pytest.mark.parametrize("name", ["near-linear", "large-batch", "compression", "zero"])
 def test_tables_of_kept_reports_have_nine_columns_and_a_terminal_those_that_answer(name):
-    (run,) = findings([read(DATA / f"{name}.json.gz")])
+    (run,) = findings([read(DATA / f"{name}.json.xz")])
     tables = [table for section in short(run).sections for table in section.tables]
     assert all(len({*table.header}) == len(table.header) <= MAX_COLUMNS for table in tables)
     (shown,) = (section for section in summary(run).sections if section.tables)

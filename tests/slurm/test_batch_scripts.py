@@ -303,6 +303,6 @@ def test_a_job_of_the_first_hour_leaves_records_that_a_page_takes(command, job):
     for number in re.findall(r"job (\d+):", job.run(*words, *FEWER[name]).stdout):
         assert job.ended(number) == [("COMPLETED", "0")], job.output()
     (run,) = (job.folder / "runs").glob(f"{name}-*-nodes-*")
-    records = job.folder / f"{name}.json.gz"
+    records = job.folder / f"{name}.json.xz"
     job.run("hpcdl", "report", run, "--together", "-o", records)
     assert f"hpcdl: {name}" in job.run("hpcdl", "report", records).stdout

@@ -134,7 +134,7 @@ def test_times_of_another_measurement_agree_within_their_intervals(make, tmp_pat
             if launch == 0:
                 hand.train([times] * 2, launch=launch, case="layerwise", training="layerwise")
         hand.read()
-        (folder / "quickstart.json.gz").write_bytes(packed(read(hand.folder)))
+        (folder / "quickstart.json.xz").write_bytes(packed(read(hand.folder)))
     assert make.agree(tmp_path / "other") == 0
     assert (tmp_path / "agreement.md").read_text().splitlines()[2:] == [
         "| quickstart | 1 of 1 | 0 of 1 |",
@@ -151,10 +151,10 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mak
     hand.read({}, suite_text='[suite]\nname = "simulated"\nquestion = "An older question?"\n')
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites/simulated.toml").write_text('[suite]\nquestion = "Which scheme is fastest?"\n')
-    (tmp_path / "simulated.json.gz").write_bytes(packed(read(hand.folder)))
-    cluster = tmp_path / "clusters" / "mine" / "simulated.json.gz"
+    (tmp_path / "simulated.json.xz").write_bytes(packed(read(hand.folder)))
+    cluster = tmp_path / "clusters" / "mine" / "simulated.json.xz"
     cluster.parent.mkdir(parents=True)
-    shutil.copy(tmp_path / "simulated.json.gz", cluster)
+    shutil.copy(tmp_path / "simulated.json.xz", cluster)
     facts = {"minutes": 3.0, "commit": "abc1234", "machine": "2 cores", "date": "2026-11-26"}
     (tmp_path / "made.json").write_text(json.dumps({"simulated": facts}))
     assert make.render() == 0

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import math
 
 import pandas as pd
@@ -24,7 +25,7 @@ def run(hand):
 
 
 def test_records_have_all_but_the_events(run, tmp_path):
-    file = tmp_path / "records.json.gz"
+    file = tmp_path / "records.json.xz"
     file.write_bytes(packed(run))
     again = read(file)
     for name in (*READ, "cases"):
@@ -35,11 +36,25 @@ def test_records_have_all_but_the_events(run, tmp_path):
     assert [{**case, "run": ""} for case in first] == [{**case, "run": ""} for case in second]
 
 
-def test_damaged_records_are_refused_in_one_line(run, tmp_path):
-    good = json.loads(gzip.decompress(packed(run)))
+def test_records_of_version_1_0_are_read(run, tmp_path):
+    """They have differences of all integers, and are packed by gzip."""
+    now = json.loads(lzma.decompress(packed(run)))
+    for name, columns in now["tables"].items():
+        for column, values in getattr(run, name).items():
+            is_integer = values.dtype.kind == "i"
+            columns[column] = (values.diff().fillna(values).astype(int) if is_integer else values).tolist()
     file = tmp_path / "records.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(now).encode()))
+    again = read(file)
+    for name in READ:
+        pd.testing.assert_frame_equal(getattr(run, name), getattr(again, name))
+
+
+def test_damaged_records_are_refused_in_one_line(run, tmp_path):
+    good = json.loads(lzma.decompress(packed(run)))
+    file = tmp_path / "records.json.xz"
     steps = good["tables"]["steps"]
-    last = [0] * (len(steps["end"]) - 2)  # differences
+    last = [0] * (len(steps["step"]) - 2)  # differences
 
     def changed(**columns):
         return {**good, "tables": {**good["tables"], "steps": {**steps, **columns}}}
@@ -49,15 +64,16 @@ def test_damaged_records_are_refused_in_one_line(run, tmp_path):
         "no records of hpcdl": packed(run)[:-9],
         "of schema 99, but this": {**good, RECORDS: 99},
         "schema: not a int": {**good, RECORDS: math.nan},
-        "larger than 33554432 bytes when unpacked": gzip.compress(bytes(MAX_SMALL + 1)),
-        "different lengths": changed(begin=steps["begin"][1:]),
+        "larger than 33554432 bytes when unpacked": lzma.compress(bytes(MAX_SMALL + 1)),
+        "different lengths": changed(begin={"gap": steps["begin"]["gap"][1:]}),
+        "'lengths': no form of a column": changed(end={"lengths": steps["end"]["length"]}),
         "not there": changed(case_index=[9, 0, *last]),
         "not in their order": changed(case_index=[1, -1, *last]),
         "other columns": changed(more=steps["end"]),
         "'ranks'": {**good, "cases": [{**good["cases"][0], "ranks": "x"}]},
     }
     for words, data in damaged.items():
-        file.write_bytes(data if isinstance(data, bytes) else gzip.compress(json.dumps(data).encode()))
+        file.write_bytes(data if isinstance(data, bytes) else lzma.compress(json.dumps(data).encode()))
         with pytest.raises(TraceError, match=words) as caught:
             read_records(file)
         assert str(file) in str(caught.value)

@@ -16,7 +16,7 @@ from hpcdl.analysis.run.pooling import Copies, launches_in
 from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, parse_json, read_bytes, verified_checksum
 from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
-from hpcdl.trace.records import SUFFIX, read_records
+from hpcdl.trace.records import SUFFIXES, read_records
 from hpcdl.trace.run import Run, check_environment
 
 VERSION: Final = 5
@@ -46,7 +46,7 @@ def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
 
 def read_launches(path: Path) -> list[RunSeries]:
     """Read the series of each launch of a run: records may have several. Raises as :func:`read_series`."""
-    if not path.name.endswith(SUFFIX):
+    if not path.name.endswith(SUFFIXES):
         return [read_series(path)]
     with analysed(path, ValueError):
         launches = [series_of(launch) for launch in launches_in(read_records(path))]

@@ -111,7 +111,7 @@ def wanted(run: Run, record: Record) -> int:
 def marked(run: Run, records: Sequence[Record]) -> list[Record]:
     """Set whether the hosts of each record are emulated, and its ranks share cores; return the records.
 
-    Ranks that mostly sleep or wait hardly share the cores that they have in common: it counts from :data:`SHARED` on.
+    Ranks that mostly sleep or wait hardly share the cores that they have in common: see :data:`SHARED`.
     """
     cores = usable_cores(run.environment)
     for record in records:
