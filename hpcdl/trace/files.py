@@ -62,9 +62,8 @@ def read_bytes(path: Path, limit: int) -> bytes:
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise OSError(errno.EIO, str(error), str(path)) from None
     if max(size, len(content)) > limit:
-        raise OSError(
-            errno.EFBIG, f"larger than {limit} bytes{' when unpacked' * (unpack is not nullcontext)}", str(path)
-        )
+        how = " when unpacked" if path.suffix in packings else ""
+        raise OSError(errno.EFBIG, f"larger than {limit} bytes{how}", str(path))
     return content
 
 
