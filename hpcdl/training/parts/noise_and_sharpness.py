@@ -121,7 +121,7 @@ def training_gap(
     images: int,
     batch: int,
 ) -> dict[str, float | None]:
-    """Return accuracy, ``sharpness``, ``smallest_eigenvalue`` and the gradient's norm on random images of ``split``.
+    """Return accuracy, extreme eigenvalues and the gradient's norm of a network on random images of ``split``.
 
     The sample is equal in all trainings, and not augmented. It is computed in float64, in batches of at most
     ``batch`` images, of which batch normalisation has the statistics. None for parameters that are not finite.
