@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from hpcdl.trace.run import Run
 
-__version__ = "1.0.0"
+__version__ = "1.1.0"
 
 
 def read(path: str | Path) -> Run:

@@ -116,9 +116,8 @@ class BoundPruned:
     """Masks of the weights that are not pruned; none before that."""
 
     def forward(self, x: Array, train: bool) -> Array:
-        if train:
-            self.prune()
-            self.steps += 1
+        self.prune()
+        self.steps += train
         return self.bound.forward(x, train)
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:

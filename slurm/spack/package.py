@@ -1,6 +1,6 @@
 # Recipe of Spack. Put it into a repository of your own, beside the archive that `make release` writes:
 #   spack repo create mine && cp package.py mine/spack_repo/mine/packages/py_hpcdl/ && spack repo add mine
-#   cd DIST && spack install --no-checksum py-hpcdl    # in the folder of hpcdl-1.0.0.tar.gz
+#   cd DIST && spack install --no-checksum py-hpcdl    # in the folder of hpcdl-1.1.0.tar.gz
 import os
 
 from spack.package import *
@@ -11,12 +11,12 @@ class PyHpcdl(PythonPackage):
     """MPI-native benchmark suite for distributed deep learning."""
 
     homepage = "file://" + os.getcwd()
-    url = f"file://{os.getcwd()}/hpcdl-1.0.0.tar.gz"
+    url = f"file://{os.getcwd()}/hpcdl-1.1.0.tar.gz"
     manual_download = True
 
     license("BSD-3-Clause")
 
-    version("1.0.0")
+    version("1.1.0")
 
     variant("report", default=True, description="Pages with figures")
     variant("nvml", default=False, description="Clocks, errors and energy of NVIDIA GPUs")

@@ -67,6 +67,25 @@ def test_pruned_weights_stay_zero_in_training(zoo, batch, step):
         assert not np.array_equal(net.parameters, before)
 
 
+def test_a_trained_network_is_pruned_and_trained_again(zoo, batch, step):
+    """Pruned are the smallest weights after three steps; momentum of these brings none of them back."""
+    images, labels = batch(5)
+    net, rule = made(pruned(zoo(), Pruning(sparsity=SHARE, after_steps=3)), images.shape[1:]), SGD(momentum=0.9)
+    dense, same = made(zoo(), images.shape[1:]), SGD(momentum=0.9)
+    for number in range(6):
+        for replica, update in ((net, rule), (dense, same))[: 2 if number < 3 else 1]:
+            step(replica, images, labels, 1 / 5)
+            update.update(replica.parameters, replica.gradients, 0.01)
+        if number == 2:
+            np.testing.assert_array_equal(net.parameters, dense.parameters)
+            smallest = {name: np.abs(one) for name, one in split(dense, dense.parameters)[0].items()}
+    step(net, images, labels, 1 / 5)
+    for name, weight in split(net, net.parameters)[0].items():
+        pruned_away = int(SHARE * weight.size)
+        assert np.count_nonzero(weight == 0) == pruned_away
+        assert set(np.flatnonzero(weight == 0)) == set(np.argsort(smallest[name], kind="stable")[:pruned_away])
+
+
 def test_gradients_of_other_weights_are_those_of_the_network(zoo, batch, step):
     images, labels = batch(5)
     net = made(pruned(zoo(noisy=False), Pruning(sparsity=SHARE)), images.shape[1:])

@@ -1,8 +1,10 @@
 """Claims are decided by intervals, clause by clause, and their cases exist."""
 
 import json
+import math
 import re
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +21,11 @@ from hpcdl.report.formats.verdicts import exit_code, words
 from hpcdl.report.run.claims import (
     ABSENT,
     BY_OTHERS,
+    DECIDE,
     MODEL,
     NO,
     OPEN,
+    SHARES,
     YES,
     Claim,
     Clause,
@@ -304,3 +308,63 @@ def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys
     assert capsys.readouterr().err == "hpcdl: no source 'lectures'; did you mean 'lecture'?\n"
     assert main(["claims", str(tmp_path), "--source", "distbelief"]) == 3
     assert main(["claims", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.slow
+def test_each_result_would_decide_otherwise_on_the_other_side_of_its_limit():
+    """The reports' records, of which one side is moved; accuracies stay between 0 and 1."""
+    runs = {BY_OTHERS: measured_by_others()}
+    moved = Counter()
+    for claim in claims():
+        for clause in claim.clauses:
+            if clause.run not in runs:
+                runs[clause.run] = _records(ROOT / "reports/data" / clause.run)
+        for decision in decide(claim, runs).clauses:
+            assert decision.verdict != ABSENT, decision.clause.text
+            if decision.kind in DECIDE and not decision.doubt:
+                clause = decision.clause
+                records = _moved(decision, runs[clause.run])
+                (after,) = decide(Claim(text="t", place="s", clauses=[clause]), {clause.run: records}).clauses
+                assert after.verdict != decision.verdict, (clause, decision.value, after)
+                moved[decision.verdict, after.verdict] += 1
+    assert moved[YES, NO] > 40
+    assert moved[NO, YES] > 5
+    assert moved[YES, OPEN] < 3
+
+
+def _moved(decision, records):
+    """Return records of which those of the clause's case have numbers that lie beyond the limit."""
+    clause, (value, low, high) = decision.clause, decision.value
+    above, below, confirmed = clause.above, clause.below, decision.verdict == YES
+    up = (above is None) == confirmed  # the number has to grow
+    limit = below if above is None else above
+    if clause.minus:
+        target = limit + (1 if up else -1) * (0.6 * (high - low) + 1e-9)
+    else:
+        target = limit * (1.02 * min(high / low, 1e3) ** 0.6) ** (1 if up else -1)
+    if None not in {above, below} and not confirmed:
+        target = (above + below) / 2
+
+    def change(known):
+        new = known + target - value if clause.minus else known * target / value
+        if clause.field in SHARES:
+            return float(up)
+        return min(max(new, 0.0), 1.0) if clause.field == "final_accuracy" else new
+
+    stem = clause.field.removesuffix("_seconds")
+    names = (
+        clause.field,
+        f"{clause.field}_low",
+        f"{clause.field}_high",
+        f"{stem}_low_seconds",
+        f"{stem}_high_seconds",
+    )
+
+    def moved(record):
+        if record.error or any(str(record.stated(key)) != str(clause.case[key]) for key in clause.case):
+            return record
+        known = [name for name in names if record.values.get(name) is not None]
+        new = {name: change(record.values[name]) for name in known}
+        return record.but(**(new if math.isfinite(value) else {clause.field: 1e-3}))
+
+    return [moved(record) for record in records]

@@ -33,6 +33,16 @@ def foreign(seconds, **other):
     return rank(foreign_ns=round(seconds * SECOND), **other)
 
 
+@pytest.mark.parametrize(("busy", "shared"), [(1.2, False), (1.9, True), (-1, True)])
+def test_ranks_share_cores_if_there_are_too_few_and_these_are_busy(hand, busy, shared):
+    """Four ranks on two cores, which are busy for 1.2 of 2 seconds if the ranks mostly sleep; -1: unknown."""
+    counted = [rank(busy_ns=round(10 * busy * SECOND), foreign_ns=-1 if busy < 0 else 0)] * 4
+    hand.train([[80.0] * 12] * 4, counters=counted)
+    ranks = [{"hostname": "h", "affinity": "0-1"}] * 4
+    run = hand.read({"cpu": {"physical_cores": 2}, "ranks": ranks})
+    assert json.loads(render([run], "json"))["cases"][0]["oversubscribed"] is shared
+
+
 def disturbed(hand, *counted, **fields):
     hand.train([[80.0] * 12] * len(counted), counters=counted, **fields)
     run = hand.read()

@@ -84,6 +84,8 @@ def test_softmax_regression_has_a_hessian_in_closed_form():
     ]
     assert found["sharpness"] == pytest.approx(np.linalg.eigvalsh(np.mean(blocks, axis=0))[-1], rel=0.01)
     assert found["train_accuracy"] == np.mean(logits.argmax(1) == labels)
+    slope = (p - np.eye(10)[labels]).T @ x / IMAGES
+    assert found["final_gradient_norm"] == pytest.approx(np.linalg.norm(slope), rel=1e-9)
 
 
 def test_of_a_convolutional_network_it_is_that_of_lanczos_iterations():

@@ -223,13 +223,27 @@ def _without(record: Record, key: str) -> Record:
 
 def _where(findings: Findings, pair: Pair, method: str) -> str:
     """Return problem, method and ranks of a pair, in words; what both sides' names state is left out."""
-    record, sides = pair.record, (pair.first.name, pair.other.name)
+    record, sides = (
+        pair.record,
+        (pair.first.name, pair.other.name, pair.key == "straggler" and pair.record.straggler),
+    )
     words = findings.settings.name(record).split(", ") if record.is_training else []
     named = ", ".join(word for word in (*words, method) if word and word not in sides)
     size = f" of {volume(record.message_bytes)}" if record.message_bytes else ""
     operation = "step" if record.is_training else f"{record.collective or record.kind}{size}"
     article = "an" if operation.startswith(("a", "e")) else "a"
-    return f"for {article} {operation} on {plural(record.ranks, 'rank')}" + (f" ({named})" if named else "")
+    ranks = "" if pair.key == "ranks" else f" on {plural(record.ranks, 'rank')}"
+    return f"for {article} {operation}{ranks}" + (f" ({named})" if named else "")
+
+
+def _named(key: str, side: Side) -> str:
+    """Return a side in words, to begin a sentence."""
+    if key == "ranks":
+        return f"a job of {plural(int(side.name), 'rank')}"
+    slow = side.records[0].straggler if key == "straggler" else None
+    return (
+        f"training in which {slow}" if slow else link_title(side.name) if key == "network" else title_of(side.name)
+    )
 
 
 def _paired(compare: Compare, values: Mapping[str, Mapping[Key, Side]]) -> list[Pair]:
@@ -280,8 +294,8 @@ def _size(first: Side, other: Side, quantity: Quantity[Any]) -> Interval:
 
 
 def _sentence(pair: Pair) -> str:
-    quantity, names = MEASURES[pair.measure], (pair.first.name, pair.other.name)
-    first, other = (link_title(name) if pair.key == "network" else title_of(name) for name in names)
+    quantity = MEASURES[pair.measure]
+    first, other = (_named(pair.key, side) for side in (pair.first, pair.other))
     other += f", the next of {pair.rivals + 1}," if pair.rivals > 1 else ""
     noun = quantity.heading or quantity.name.removesuffix("_seconds").replace("_", " ")
     timed = quantity in TIMES
