@@ -48,6 +48,32 @@ def test_the_first_line_compares_the_two_sides(hand, ring, tree, launches, ends)
     assert headline.startswith("A ring ") and headline.endswith(ends)
 
 
+def test_jobs_and_slow_ranks_are_named_in_words(hand):
+    """Neither side's ranks nor its pauses are repeated behind the quotient."""
+    for ranks, ms in ((2, 20), (4, 30)):
+        for launch in (0, 1):
+            hand.train([steps(ms + launch / 10)] * ranks, launch=launch, global_batch=8)
+    assert answer(hand.read(suite_text=suite_text("{ranks = [4, 2]}"))).headline == (
+        "A job of 4 ranks takes 1.50 (1.48 to 1.52) times as long as a job of 2 ranks for a step."
+    )
+
+
+def test_a_slow_rank_is_named_in_words(hand):
+    slow = {"rank": 1, "factor": 4.0}
+    for straggler, ms in ((slow, 30), (None, 20)):
+        for launch in (0, 1):
+            more = (
+                {}
+                if straggler is None
+                else {"straggler": "rank 1 4x slower", "settings": {"straggler": straggler}}
+            )
+            hand.train([steps(ms + launch / 10)] * 2, launch=launch, global_batch=8, **more)
+    headline = answer(
+        hand.read(suite_text=suite_text('{straggler = [{rank = 1, factor = 4.0}, "none"]}'))
+    ).headline
+    assert headline.startswith("Training (rank 1 4x slower) takes 1.50 ")
+
+
 def test_the_interval_is_welchs_of_the_launches(hand):
     ring, tree = [20, 21, 22], [25, 26, 26]
     bounds = stats.ttest_ind(np.log(ring), np.log(tree), equal_var=False).confidence_interval()
