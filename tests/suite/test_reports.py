@@ -20,6 +20,7 @@ from hpcdl.trace.schema import read
 ROOT = Path(__file__).parents[2]
 REPORTS = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
 WITHOUT = {
+    "stragglers": "for a cluster; `waiting` measures slow workers on two cores",
     "firecaffe": "ten minutes on two cores shared by 8 ranks; firecaffe-cluster answers for 128",
     "interconnect": "a nightly check, which answers beside its own history",
 }

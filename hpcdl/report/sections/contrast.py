@@ -241,9 +241,9 @@ def _named(key: str, side: Side) -> str:
     if key == "ranks":
         return f"a job of {plural(int(side.name), 'rank')}"
     slow = side.records[0].straggler if key == "straggler" else None
-    return (
-        f"training in which {slow}" if slow else link_title(side.name) if key == "network" else title_of(side.name)
-    )
+    if slow:
+        return f"training ({slow})"
+    return link_title(side.name) if key == "network" else title_of(side.name)
 
 
 def _paired(compare: Compare, values: Mapping[str, Mapping[Key, Side]]) -> list[Pair]:
