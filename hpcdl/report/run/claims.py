@@ -21,7 +21,7 @@ keys of its claim that it does not give itself, and the columns of its cases:
     of a clause that no experiment decides: from what it follows.
 
 By what a clause is decided follows from its records (:class:`Kind`). Only measurements and trainings decide a
-claim; a simulated time, and a count that any run of the method has, follow from assumptions.
+claim; a simulated time follows from assumptions. Counts that any run of a method has are no claims, but tests.
 
 ``would_decide`` names what an undecided claim needs. ``here = "no"``: runs are known to contradict the claim.
 The command fails when a decided claim has the opposite verdict.
@@ -71,8 +71,6 @@ class Kind(StrEnum):
     """Real gradients, simulated clock: losses, accuracies and epochs, never seconds."""
     MODEL = "model"
     """Its answer follows from a network model, from given compute times or from a simulated schedule."""
-    COUNT = "count"
-    """Bytes or operations that follow from the method, whatever is trained."""
 
 
 DECIDE: Final = frozenset({Kind.HERE, Kind.OTHERS, Kind.TRAINED})
@@ -81,11 +79,6 @@ BY_DATA: Final = frozenset({"compression_ratio", "bits_per_entry", "entropy_bits
 BY_SEED: Final = {name for name, quantity in COLUMNS.items() if quantity.seeded}
 SHARES: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if "boolean" in quantity.types)}
 """Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
-COUNTED: Final = {
-    *("flop_by_byte_of_parameters", "flop_by_byte_sent", "compression_ratio", "parameters", "messages_per_rank"),
-    *("global_batch", "tuning", "tuning_images"),
-}
-"""Fields that are counted, as those with bytes are; arithmetic decides them."""
 UNITS: Final = {
     **dict.fromkeys(("speedup", "compression_ratio"), "times"),
     "hours_of_64_epochs": "hours",
@@ -230,9 +223,6 @@ class ClauseDecision:
         clause, is_simulated = self.clause, "simulated" in self.marks
         if clause.run == BY_OTHERS:
             return Kind.OTHERS
-        is_count = clause.field in COUNTED or ("bytes" in clause.field and not clause.is_timed)
-        if is_count and clause.field not in BY_DATA:
-            return Kind.COUNT
         if not is_simulated:
             return Kind.HERE
         is_trained = (clause.is_seeded or clause.field in BY_DATA) and not clause.is_timed
