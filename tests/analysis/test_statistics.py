@@ -13,6 +13,7 @@ from hpcdl.analysis.statistics.estimates import (
     launches_interval,
     mean_interval,
     median_interval,
+    rank_correlation,
     ratio_interval,
 )
 
@@ -116,3 +117,11 @@ def test_bus_factors_are_those_of_nccl_tests():
     for collective in ("broadcast", "reduce", "exchange"):
         assert bus_factor(collective, 4) == 1.0
     assert bus_factor("barrier", 4) is None
+
+
+def test_the_rank_correlation_is_scipys():
+    """The first pair is out of order."""
+    first, second = (3.0, 2.0, 5.0, 6.0, 7.0), (0.1, 0.2, 0.4, 0.5, 0.6)
+    value, low, high = rank_correlation(first, second)
+    assert value == pytest.approx(scipy.stats.spearmanr(first, second).statistic)
+    assert low < value < high < 1

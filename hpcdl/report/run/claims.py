@@ -11,8 +11,6 @@ keys of its claim that it does not give itself, and the columns of its cases:
     run ``pico`` has the times that others measured on real clusters, in the package;
 ``by``, ``minus``
     columns in which other records differ, by whose number it is divided, or whose number is subtracted;
-``against``
-    another field; the number is Spearman's correlation of both fields over the records;
 ``above``, ``below``, ``because``
     limits, which the sentence contains, and their reason;
 ``could_fail``
@@ -44,7 +42,6 @@ from hpcdl.analysis.statistics.estimates import (
     bounded_exp,
     mean_interval,
     proportion_interval,
-    rank_correlation,
 )
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent
 from hpcdl.report.formats.verdicts import Verdict
@@ -105,7 +102,6 @@ class Clause:
     case: JsonMapping
     by: JsonMapping | None = None
     minus: JsonMapping | None = None
-    against: str = ""
     above: float | None = None
     below: float | None = None
     because: str = ""
@@ -359,12 +355,9 @@ def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
 
 
 def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
-    other, value = clause.by or clause.minus, NOTHING
+    other = clause.by or clause.minus
     sides = [_side(clause.field, case, records) for case in (clause.case, other) if case is not None]
-    if not clause.against:
-        value = _compared(clause, sides)
-    elif pairs := [(first, last) for at, first in sides[0] if (last := number(at, clause.against)) is not None]:
-        value = rank_correlation(*zip(*pairs, strict=True))
+    value = _compared(clause, sides)
     if math.isnan(value.value):
         return ClauseDecision(clause)
     marks = dict.fromkeys(mark for side in sides for record, _ in side for mark in record.marks)
