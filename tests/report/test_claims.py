@@ -25,7 +25,6 @@ from hpcdl.report.run.claims import (
     MODEL,
     NO,
     OPEN,
-    SHARES,
     YES,
     Claim,
     Clause,
@@ -308,7 +307,7 @@ def test_each_result_would_decide_otherwise_on_the_other_side_of_its_limit():
                 runs[clause.run] = _records(ROOT / "reports/data" / clause.run)
         for decision in decide(claim, runs).clauses:
             assert decision.verdict != ABSENT, decision.clause.text
-            if decision.kind in DECIDE and not decision.doubt:
+            if decision.kind in DECIDE and decision.verdict in {YES, NO}:
                 clause = decision.clause
                 records = _moved(decision, runs[clause.run])
                 (after,) = decide(Claim(text="t", place="s", clauses=[clause]), {clause.run: records}).clauses
@@ -334,8 +333,6 @@ def _moved(decision, records):
 
     def change(known):
         new = known + target - value if clause.minus else known * target / value
-        if clause.field in SHARES:
-            return float(up)
         return min(max(new, 0.0), 1.0) if clause.field == "final_accuracy" else new
 
     stem = clause.field.removesuffix("_seconds")
@@ -350,6 +347,8 @@ def _moved(decision, records):
     def moved(record):
         if record.error or any(str(record.stated(key)) != str(clause.case[key]) for key in clause.case):
             return record
+        if clause.field == "diverged":
+            return record.but(diverged_step=1 if up else None)
         known = [name for name in names if record.values.get(name) is not None]
         new = {name: change(record.values[name]) for name in known}
         return record.but(**(new if math.isfinite(value) else {clause.field: 1e-3}))
