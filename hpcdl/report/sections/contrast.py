@@ -223,12 +223,12 @@ def _without(record: Record, key: str) -> Record:
 
 def _where(findings: Findings, pair: Pair, method: str) -> str:
     """Return problem, method and ranks of a pair, in words; what both sides' names state is left out."""
-    record, sides = (
-        pair.record,
-        (pair.first.name, pair.other.name, pair.key == "straggler" and pair.record.straggler),
-    )
-    words = findings.settings.name(record).split(", ") if record.is_training else []
-    named = ", ".join(word for word in (*words, method) if word and word not in sides)
+    record = pair.record
+    stated = (pair.first.name, pair.other.name, record.straggler if pair.key == "straggler" else None)
+    problem = findings.settings.name(record).split(", ") if record.is_training else []
+    words = [word for word in problem if word and word not in stated]
+    words += [title_of(name) for name in method.split(", ") if name and name not in stated]
+    named = ", ".join(words)
     size = f" of {volume(record.message_bytes)}" if record.message_bytes else ""
     operation = "step" if record.is_training else f"{record.collective or record.kind}{size}"
     article = "an" if operation.startswith(("a", "e")) else "a"
