@@ -117,10 +117,14 @@ def marked(run: Run, records: Sequence[Record]) -> list[Record]:
     for record in records:
         environment = run.environment_with(record.environment_key)
         record.emulated = bool(environment.get("emulated")) and not record.network
-        own = [len(set(_numbers(rank.get("affinity", "")))) for rank in environment.get("ranks") or []]
-        is_idle = record.busy_cores is not None and record.busy_cores < SHARED * min(filter(None, own), default=0)
-        record.oversubscribed = None if cores is None else wanted(run, record) > cores and not is_idle
+        wants = cores is not None and wanted(run, record) > cores
+        record.oversubscribed = None if cores is None else wants and not _has_idle_cores(environment, record)
     return list(records)
+
+
+def _has_idle_cores(environment: JsonMapping, record: Record) -> bool:
+    own = (len(set(_numbers(rank.get("affinity", "")))) for rank in environment.get("ranks") or [])
+    return record.busy_cores is not None and record.busy_cores < SHARED * min(filter(None, own), default=0)
 
 
 def usable_cores(environment: JsonMapping) -> float | None:
