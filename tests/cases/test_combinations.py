@@ -60,6 +60,8 @@ EXAMPLES = [
     ("sharpness", "train", {"sharpness": 8, **MODEL}),
     ("sharpness", "train", {"sharpness": 8, "pruning": {"sparsity": 0.5}}),
     ("pruning", "train", {"pruning": {"sparsity": 0.5}, "compression": "power_sgd"}),
+    ("pruning", "train", {"pruning": {"sparsity": 0.5, "after_steps": 2}, "training": "d_psgd"}),
+    ("pruning", "train", {"pruning": {"sparsity": 0.5, "after_steps": 2}, "training": "diloco"}),
     ("pruning", "train", {**DEVICE, "pruning": {"sparsity": 0.5}}),
     ("concurrent", "collective", {"concurrent": "allgather", "aggregation": "native", "network": "gemini"}),
     ("concurrent", "collective", {"concurrent": "allreduce", "aggregation": "auto"}),

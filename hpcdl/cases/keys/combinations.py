@@ -84,6 +84,9 @@ DATASET: Final = Feature("the key dataset", lambda case: case.kind == "replay" a
 SHARES, FAILURE = _given("shares"), _given("failure")
 SHARPNESS: Final = _changed("train", "sharpness")
 QUANTIZATION, PRUNING = _given("quantization"), _given("pruning")
+PRUNING_LATER: Final = Feature(
+    "pruning after steps", lambda case: PRUNING.holds(case) and case.pruning.after_steps
+)
 MODEL: Final = Feature("model parallelism", lambda case: (case.model_ranks or 1) > 1)
 ONE_GROUP: Final = Feature("a single model group", lambda case: MODEL.holds(case) and case.replicas == 1)
 MESH: Final = Feature("a mesh of model groups", lambda case: case.mesh is not None and case.stages == 1)
@@ -235,6 +238,8 @@ ROWS: Final = (
     Row("sharpness", SHARPNESS, ANY_MESH, "one rank computes it, with all layers", LEAVE_ONE),
     Row("sharpness", SHARPNESS, PRUNING, "pruned weights would vary", LEAVE_ONE),
     Row("pruning", PRUNING, NO_ZEROS, "pruned weights would change"),
+    Row("pruning", PRUNING_LATER, LOOSE, "its ranks would prune different weights", "prune at the start"),
+    Row("pruning", PRUNING_LATER, PERIODIC, "its ranks would prune different weights", "prune at the start"),
     Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
     Row("concurrent", CONCURRENT, SIMULATED_LIBRARY, "its simulation has no messages", ANOTHER),
     Row("concurrent", CONCURRENT, ADAPTIVE, "it chooses a scheme for one collective", ANOTHER),
