@@ -60,9 +60,10 @@ def _records(folder: Path) -> list[Record]:
     from hpcdl.analysis.run.launches import launches
     from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.analysis.run.scaling import records
-    from hpcdl.trace.records import SUFFIX
+    from hpcdl.trace.records import SUFFIXES
 
-    for file in filter(Path.exists, (folder, folder.with_name(f"{folder.name}{SUFFIX}"))):
+    files = (folder, *(folder.with_name(f"{folder.name}{suffix}") for suffix in SUFFIXES))
+    for file in filter(Path.exists, files):
         with analysis_of([file]):
             run = read_pooled([file])
             name_copies(run)

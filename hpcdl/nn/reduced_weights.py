@@ -134,8 +134,9 @@ class BoundPruned:
             for weight, _ in self.pairs:
                 prune(weight, self.pruning.sparsity)
             self.kept = [weight != 0 for weight, _ in self.pairs]
-        for (weight, _), kept in zip(self.pairs, self.kept, strict=True):
-            np.multiply(weight, kept, out=weight)
+        elif self.pruning.after_steps:
+            for (weight, _), kept in zip(self.pairs, self.kept, strict=True):
+                np.multiply(weight, kept, out=weight)
 
 
 def prune(weight: Array, sparsity: float) -> None:

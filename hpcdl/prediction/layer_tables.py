@@ -30,7 +30,7 @@ from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.chakra import Node, read_chakra
 from hpcdl.trace.files import JsonObject, from_json, parse_json
-from hpcdl.trace.records import RECORDS
+from hpcdl.trace.records import RECORDS, SUFFIXES
 from hpcdl.trace.run import Run
 from hpcdl.trace.schema import read
 
@@ -63,7 +63,7 @@ def table_of(source: str, shape: Shape | None, samples: int | None = None) -> li
             return parsed_table(csv.reader(table.splitlines()), path)
     if samples is not None:
         raise ValueError("--batch is for Chakra traces of other tools: this source states it")
-    if source.endswith((".json", ".json.gz")):
+    if source.endswith((".json", *SUFFIXES)):
         return of_profile(content(path))
     if path.suffix == ".csv":
         return read_table(path)

@@ -94,12 +94,12 @@ def _run(path: Path, document: JsonObject) -> Run:
 
 
 def _packed_table(columns: dict[str, Rows]) -> JsonObject:
-    listed = {column: _listed(column, values) for column, values in columns.items()}
+    listed: JsonObject = {}
     if "end" in columns:
         begin, end = columns["begin"], columns["end"]
         listed["begin"] = {"gap": (begin - np.concatenate([[0], end[:-1]])).tolist()}
         listed["end"] = {"length": (end - begin).tolist()}
-    return listed
+    return listed | {name: _listed(name, columns[name]) for name in columns if name not in listed}
 
 
 def _listed(column: str, values: Rows) -> object:

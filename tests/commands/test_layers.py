@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import lzma
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -339,7 +340,7 @@ def test_a_chakra_trace_that_leaves_sizes_open_is_refused_in_one_line(reason, tm
 
 
 NO_PROFILE = "no trace of a PyTorch profiler with marks of layers: "
-RECORDS = gzip.compress(b'{"hpcdl records of schema": 6}')
+GZIPPED, PACKED = (pack(b'{"hpcdl records of schema": 6}') for pack in (gzip.compress, lzma.compress))
 BAD = {
     "lenett": ("unknown 'lenett'; did you mean 'lenet5'?", None),
     "no.json": ("no.json: missing", None),
@@ -348,7 +349,8 @@ BAD = {
     "list.json": ("no two steps with marks of layers; `hpcdl help networks` records them", b"[]"),
     "numbers.json": ("traceEvents[0]: not a dict", b"[1, 2]"),
     "object.json": ("traceEvents: not a list", b"{}"),
-    "records.json.gz": ("it has the records of a run, which lack times of layers; give the folder", RECORDS),
+    "records.json.xz": ("it has the records of a run, which lack times of layers; give the folder", PACKED),
+    "records.json.gz": ("it has the records of a run, which lack times of layers; give the folder", GZIPPED),
     "mark.json": (NO_PROFILE, b'[{"cat": "user_annotation", "name": "hpcdl outputs 6 a", "ts": 0}]'),
     "time.json": (
         "a mark has no finite time",

@@ -1,6 +1,8 @@
 """Claims are decided by intervals, clause by clause, and their cases exist."""
 
+import gzip
 import json
+import lzma
 import math
 import re
 import tomllib
@@ -33,6 +35,8 @@ from hpcdl.report.run.claims import (
     decide,
     sources,
 )
+from hpcdl.trace.records import packed
+from hpcdl.trace.schema import read
 
 ROOT = Path(__file__).parents[2]
 RING, TREE = {"aggregation": "ring"}, {"aggregation": "tree"}
@@ -262,6 +266,14 @@ def test_every_clause_has_its_cases_in_a_shipped_suite():
             rows = [row for row in cases[name] if all(str(row.stated(key)) == str(case[key]) for key in case)]
             alike = {json.dumps({**row.settings, "seed": 0}, sort_keys=True) for row in rows}
             assert len(alike) == 1, (known, case, alike)
+
+
+def test_records_of_version_1_0_decide_claims(hand, tmp_path):
+    hand.case([[10.0] * 3], kind="collective", collective="allreduce", aggregation="ring", ranks=1)
+    hand.read()
+    (tmp_path / "old.json.gz").write_bytes(gzip.compress(lzma.decompress(packed(read(hand.folder)))))
+    (record,) = _records(tmp_path / "old")
+    assert record.aggregation == "ring"
 
 
 def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys):
