@@ -72,6 +72,7 @@ def test_a_slow_rank_is_named_in_words(hand):
         hand.read(suite_text=suite_text('{straggler = [{rank = 1, factor = 4.0}, "none"]}'))
     ).headline
     assert headline.startswith("Training (rank 1 4x slower) takes 1.50 ")
+    assert headline.endswith(" times as long as training without a slow rank for a step on 2 ranks.")
 
 
 def test_the_interval_is_welchs_of_the_launches(hand):

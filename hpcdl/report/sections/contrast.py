@@ -240,9 +240,9 @@ def _named(key: str, side: Side) -> str:
     """Return a side in words, to begin a sentence."""
     if key == "ranks":
         return f"a job of {plural(int(side.name), 'rank')}"
-    slow = side.records[0].straggler if key == "straggler" else None
-    if slow:
-        return f"training ({slow})"
+    if key == "straggler":
+        slow = side.records[0].straggler
+        return f"training ({slow})" if slow else "training without a slow rank"
     return link_title(side.name) if key == "network" else title_of(side.name)
 
 
