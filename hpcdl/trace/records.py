@@ -3,9 +3,11 @@
 ``hpcdl report RUN... -o NAME.json.xz`` writes one. It has what sections are made of: fields of the cases, tables
 of steps, evaluations, updates, residuals and ranks, environments, and the suite's text. It has no events.
 
-Tables are packed by columns, without loss. Integers are a list of their differences, unless they are an object:
-``values`` of durations, which need fewer digits than their differences; of a step's ``end`` its ``length``, of its
-``begin`` the ``gap`` since the end of the row before. ``single`` has numbers that single precision holds.
+Tables are packed by columns. Digits that no section prints are left out: times of a case are multiples of a power
+of ten, at most a thousandth of its median step, and losses of batches have four digits. Integers are a list of
+their differences, unless they are an object: ``values`` of durations, which need fewer digits than their
+differences; of a step's ``end`` its ``length``, of its ``begin`` the ``gap`` since the end of the row before.
+``single`` has numbers that single precision holds.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ SUFFIX: Final = ".json.xz"
 SUFFIXES: Final = (SUFFIX, ".json.gz")
 """Of files that are read: version 1.0 wrote the second."""
 INDEX: Final = "case_index"
+FINEST: Final = 1000
+"""Units of time in a median step, at least."""
 RECORDS: Final = "hpcdl records of schema"
 """Key of a file of records whose value is the number of their schema."""
 MAX_SMALL: Final = 32 << 20
@@ -36,6 +40,10 @@ MAX_RATIO: Final = 80
 
 def packed(run: Run) -> bytes:
     """Return the file of a run, or of pooled launches. Raises ValueError if it would be too large to read."""
+    columns = _rounded(
+        {name: {column: values.to_numpy() for column, values in getattr(run, name).items()} for name in READ},
+        len(run.described),
+    )
     document = {
         RECORDS: SCHEMA,
         "suite": run.suite,
@@ -43,10 +51,7 @@ def packed(run: Run) -> bytes:
         "environment": run.environment,
         "environments": run.environments,
         "cases": list(run.described),
-        "tables": {
-            name: _packed_table({column: values.to_numpy() for column, values in getattr(run, name).items()})
-            for name in READ
-        },
+        "tables": {name: _packed_table(table) for name, table in columns.items()},
     }
     text = json.dumps(document, separators=(",", ":")).encode("ascii")
     data = lzma.compress(text)
@@ -91,6 +96,30 @@ def _run(path: Path, document: JsonObject) -> Run:
         str(document["suite"]),
         bool(document["complete"]),
     )
+
+
+def _rounded(tables: dict[str, dict[str, Rows]], cases: int) -> dict[str, dict[str, Rows]]:
+    """Return the tables with times of steps and updates, and losses of batches, to the digits that are kept."""
+    steps, units = tables["steps"], np.ones(cases, np.int64)
+    if not len(steps.get("end", ())):
+        return tables
+    length = steps["end"] - steps["begin"]
+    for case in np.unique(steps[INDEX]):
+        median = np.median(length[steps[INDEX] == case])
+        units[case] = 10 ** int(np.log10(max(median / FINEST, 1)))
+
+    def to_unit(name: str, column: str, values: Rows) -> Rows:
+        if not (column in {"begin", "end", "time"} or column.endswith("_ns")):
+            return values
+        unit = units[tables[name][INDEX]]
+        return (values + unit // 2) // unit * unit
+
+    kept = {
+        name: {column: to_unit(name, column, values) for column, values in tables[name].items()}
+        for name in ("steps", "updates")
+    }
+    kept["steps"]["loss"] = np.array([float(f"{loss:.4g}") for loss in steps["loss"]], np.float32)
+    return tables | kept
 
 
 def _packed_table(columns: dict[str, Rows]) -> JsonObject:
