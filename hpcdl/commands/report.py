@@ -79,11 +79,12 @@ def _text(options: argparse.Namespace, form: str, runs: "Sequence[Run]") -> str 
 def _form(options: argparse.Namespace) -> str:
     """Return the format that the options choose. Raises UsageError for one that does not suit them."""
     from hpcdl.report.render import FIGURES, TABLES
+    from hpcdl.trace.records import SUFFIX
 
     suffixes = ["json"] if options.json else ["md", "html", "tex", "csv", "json", *FIGURES]
     form = suffixes[0] if options.output is None else options.output.suffix.removeprefix(".")
     if form not in suffixes:
-        known = " or ".join(f".{suffix}" for suffix in suffixes)
+        known = " or ".join([*(f".{suffix}" for suffix in suffixes), *([] if options.json else [SUFFIX])])
         raise UsageError(f"-o {options.output}: must end in {known}")
     for option, title, forms in (("--figure", options.figure, FIGURES), ("--table", options.table, TABLES)):
         if title not in {"", LIST} and form not in forms:

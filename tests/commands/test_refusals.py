@@ -85,8 +85,11 @@ TABLE = {
         ("damaged", "hpcdl: damaged/run.h5: not a trace of hpcdl\n"),
         ("run -o ''", "hpcdl report: -o: the name is empty"),
         *(
-            (f"old -o {x}", f"-o {x}: must end in .md or .html or .tex or .csv or .json or .svg or .pdf or .png\n")
-            for x in ("x.htlm", "x")
+            (
+                f"old -o {x}",
+                f"-o {x}: must end in .md or .html or .tex or .csv or .json or .svg or .pdf or .png or .json.xz\n",
+            )
+            for x in ("x.htlm", "x", "x.json.gz")
         ),
         ("old --json -o x.md", "-o x.md: must end in .json\n"),
         (
