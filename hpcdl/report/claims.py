@@ -40,8 +40,8 @@ NOTE: Final = (
     "side of the limit. Intervals over launches are those of the runs' reports. Intervals over seeds are "
     "Student's t: of the differences of equal seeds where both sides of a comparison have them. If a seed "
     "misses a target, the interval is the range over seeds. Shares of seeds have exact bounds. Numbers "
-    "without randomness have no interval. One seed decides nothing; nor do times of one launch, or times of "
-    "ranks that share cores."
+    "without randomness have no interval. Bounds of measurements by others are quartiles of the repetitions in "
+    "one job. One seed decides nothing; nor do times of one launch, or times of ranks that share cores."
 )
 
 

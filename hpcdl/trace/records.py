@@ -3,11 +3,9 @@
 ``hpcdl report RUN... -o NAME.json.xz`` writes one. It has what sections are made of: fields of the cases, tables
 of steps, evaluations, updates, residuals and ranks, environments, and the suite's text. It has no events.
 
-Tables are packed by columns. Digits that no section prints are left out: times of a case are multiples of a power
-of ten, at most a thousandth of its median step, and losses of batches have four digits. Integers are a list of
-their differences, unless they are an object: ``values`` of durations, which need fewer digits than their
-differences; of a step's ``end`` its ``length``, of its ``begin`` the ``gap`` since the end of the row before.
-``single`` has numbers that single precision holds.
+Tables are packed by columns, integers as their differences. Digits that no section prints are left out: times of a
+case are multiples of a power of ten, at most a thousandth of its median step, and losses of batches and norms of
+residuals have four digits.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ SUFFIXES: Final = (SUFFIX, ".json.gz")
 INDEX: Final = "case_index"
 FINEST: Final = 1000
 """Units of time in a median step, at least."""
+NORMS: Final = ("gradient_norm", "residual_norm")
 RECORDS: Final = "hpcdl records of schema"
 """Key of a file of records whose value is the number of their schema."""
 MAX_SMALL: Final = 32 << 20
@@ -40,10 +39,6 @@ MAX_RATIO: Final = 80
 
 def packed(run: Run) -> bytes:
     """Return the file of a run, or of pooled launches. Raises ValueError if it would be too large to read."""
-    columns = _rounded(
-        {name: {column: values.to_numpy() for column, values in getattr(run, name).items()} for name in READ},
-        len(run.described),
-    )
     document = {
         RECORDS: SCHEMA,
         "suite": run.suite,
@@ -51,7 +46,13 @@ def packed(run: Run) -> bytes:
         "environment": run.environment,
         "environments": run.environments,
         "cases": list(run.described),
-        "tables": {name: _packed_table(table) for name, table in columns.items()},
+        "tables": {
+            name: {
+                column: (np.diff(values, prepend=0) if values.dtype.kind == "i" else values).tolist()
+                for column, values in table.items()
+            }
+            for name, table in _rounded(run).items()
+        },
     }
     text = json.dumps(document, separators=(",", ":")).encode("ascii")
     data = lzma.compress(text)
@@ -98,46 +99,22 @@ def _run(path: Path, document: JsonObject) -> Run:
     )
 
 
-def _rounded(tables: dict[str, dict[str, Rows]], cases: int) -> dict[str, dict[str, Rows]]:
-    """Return the tables with times of steps and updates, and losses of batches, to the digits that are kept."""
-    steps, units = tables["steps"], np.ones(cases, np.int64)
-    if not len(steps.get("end", ())):
-        return tables
-    length = steps["end"] - steps["begin"]
-    for case in np.unique(steps[INDEX]):
+def _rounded(run: Run) -> dict[str, dict[str, Rows]]:
+    """Return the columns of the tables, with the digits that are kept."""
+    tables = {name: {column: values.to_numpy() for column, values in getattr(run, name).items()} for name in READ}
+    steps, units = tables["steps"], np.ones(len(run.described), np.int64)
+    length = steps["end"] - steps["begin"] if "end" in steps else np.empty(0)
+    for case in np.unique(steps[INDEX]) if len(length) else ():
         median = np.median(length[steps[INDEX] == case])
         units[case] = 10 ** int(np.log10(max(median / FINEST, 1)))
-
-    def to_unit(name: str, column: str, values: Rows) -> Rows:
-        if not (column in {"begin", "end", "time"} or column.endswith("_ns")):
-            return values
-        unit = units[tables[name][INDEX]]
-        return (values + unit // 2) // unit * unit
-
-    kept = {
-        name: {column: to_unit(name, column, values) for column, values in tables[name].items()}
-        for name in ("steps", "updates")
-    }
-    kept["steps"]["loss"] = np.array([float(f"{loss:.4g}") for loss in steps["loss"]], np.float32)
-    return tables | kept
-
-
-def _packed_table(columns: dict[str, Rows]) -> JsonObject:
-    listed: JsonObject = {}
-    if "end" in columns:
-        begin, end = columns["begin"], columns["end"]
-        listed["begin"] = {"gap": (begin - np.concatenate([[0], end[:-1]])).tolist()}
-        listed["end"] = {"length": (end - begin).tolist()}
-    return listed | {name: _listed(name, columns[name]) for name in columns if name not in listed}
-
-
-def _listed(column: str, values: Rows) -> object:
-    if values.dtype.kind == "i":
-        return {"values": values.tolist()} if column.endswith("_ns") else np.diff(values, prepend=0).tolist()
-    single = values.astype(np.float32)
-    if np.array_equal(single, values, equal_nan=True):
-        return {"single": [float(str(value)) for value in single]}
-    return values.tolist()
+    for table in (steps, tables["updates"]):
+        for name in {"begin", "end", "time", "compute_ns", "input_ns"} & table.keys():
+            unit = units[table[INDEX]]
+            table[name] = (table[name] + unit // 2) // unit * unit
+    for table, name in ((steps, "loss"), *((tables["residuals"], name) for name in NORMS)):
+        if name in table:
+            table[name] = np.array([float(f"{value:.4g}") for value in table[name]])
+    return tables
 
 
 def _by_case(name: str, columns: JsonObject, cases: int) -> list[Rows]:
@@ -145,34 +122,14 @@ def _by_case(name: str, columns: JsonObject, cases: int) -> list[Rows]:
     types = {INDEX: np.dtype(np.int64), **{key: TABLES[name][key] for key in TABLES[name].names or ()}}
     if columns.keys() - {INDEX} and columns.keys() != types.keys():
         raise ValueError(f"table {name!r}: has other columns than {', '.join(types)}")
-    values = {key: _column(listed, types[key]) for key, listed in columns.items()}
+    values = {key: np.asarray(from_json(list[Any], listed, key), types[key]) for key, listed in columns.items()}
+    values = {key: np.cumsum(column) if column.dtype.kind == "i" else column for key, column in values.items()}
     index = values.pop(INDEX)
     if any(len(column) != len(index) for column in values.values()) or not ((index >= 0) & (index < cases)).all():
         raise ValueError(f"table {name!r}: columns of different lengths, or rows of a case that is not there")
     if (np.diff(index) < 0).any():
         raise ValueError(f"table {name!r}: rows of the cases are not in their order")
-    _placed(columns, values)
     table = np.empty(len(index) if values else 0, TABLES[name])
     for key, column in values.items():
         table[key] = column
     return np.split(table, np.searchsorted(index, range(1, cases))) if cases else []
-
-
-def _column(listed: object, kind: np.dtype[Any]) -> Rows:
-    """Return a column, of which begin is still the gap, and end the length. Raises ValueError for another form."""
-    (how, numbers), *others = listed.items() if isinstance(listed, dict) and listed else [("differences", listed)]
-    if others or how not in {"differences", "values", "single", "gap", "length"} or not isinstance(numbers, list):
-        raise ValueError(f"{how!r}: no form of a column")
-    if kind.kind != "i":
-        values = np.asarray(numbers, np.float32 if how == "single" else kind)
-        return values.astype(kind)
-    values = np.asarray(numbers, np.int64)
-    return (np.cumsum(values) if how == "differences" else values).astype(kind)
-
-
-def _placed(columns: JsonObject, values: dict[str, Rows]) -> None:
-    """Make the times of steps of their lengths, and of the gaps between rows."""
-    if isinstance(columns.get("end"), dict):
-        gap, length = values["begin"], values["end"]
-        values["end"] = np.cumsum(gap + length)
-        values["begin"] = values["end"] - length

@@ -54,6 +54,15 @@ def test_what_comes_every_few_steps_is_paid_for(hand):
     assert [one.step_seconds_low, one.step_seconds_high] == pytest.approx([0.020, 0.020])
 
 
+def test_waiting_for_a_slow_rank_is_no_pace_of_the_fast_ones(hand):
+    """Every eighth step all ranks meet; the fast one has taken seven of its steps before the slow one is warm."""
+    method = {"training": "parameter_averaging(period=8)", "aggregation": "ring", "global_batch": 32}
+    hand.train([[*[10.0] * 7, 250.0] * 2, [40.0] * 16], **FREE | method)
+    (one,) = records(launches(hand.read()))
+    assert [one.step_seconds, one.step_seconds_low, one.step_seconds_high] == pytest.approx([0.040] * 3)
+    assert one.steps == 16
+
+
 def test_there_are_as_many_windows_as_global_batches_up_to_a_limit(hand):
     for steps in (5, 12, 400):
         hand.train([[10.0] * (steps + 2)] * 4, steps=steps, **FREE)

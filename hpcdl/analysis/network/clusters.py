@@ -7,7 +7,6 @@ differ, and so does the traffic of others. A measurement is the median over the 
 import csv
 import gzip
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -17,7 +16,6 @@ from typing import Final
 from hpcdl.analysis.run.record import Record
 
 TABLE: Final = Path(__file__).parents[2] / "papers" / "pico.csv.gz"
-ALLOCATIONS: Final = TABLE.with_name("pico_allocations.csv")
 
 SCHEMES: Final = {
     "allreduce": {"ring": "ring", "recursive_doubling": "butterfly", "rabenseifner": "halving_doubling"},
@@ -188,19 +186,3 @@ def scatter() -> dict[str, dict[str, list[float]]]:
             difference = abs(math.log(first.seconds / other.seconds))
             kinds[kind].setdefault(first.machine, []).append(math.expm1(difference))
     return kinds
-
-
-@cache
-def allocations() -> dict[tuple[str, str], list[list[int]]]:
-    """Return the nodes of each switch in each group, in the order of ranks, by machine and job.
-
-    What a switch and a group are stands in the table. On Fugaku it is one list, the sides of a torus.
-    """
-    lines = ALLOCATIONS.read_text(encoding="utf-8").splitlines()
-    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    return {(row["machine"], row["job"]): [*_counts(row["nodes"])] for row in rows}
-
-
-def _counts(text: str) -> Iterator[list[int]]:
-    for group in text.split():
-        yield [int(count) for count in group.replace("x", "+").split("+")]

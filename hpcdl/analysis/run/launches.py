@@ -68,10 +68,15 @@ def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -
     warm = [begin[(worker == rank) & (steps["step"] >= warmup)] for rank in range(len(ranks))]
     if not all(map(len, warm)):
         return None
+    lasts = [int(end[worker == rank].max()) for rank in range(len(ranks))]
+    _, numbers, taken = np.unique(steps["step"], return_inverse=True, return_counts=True)
+    # If ranks meet, a step is over when the last one has taken it: what others wait is no pace of theirs.
+    meets = bool((taken == len(ranks)).all()) and max(lasts) - min(lasts) <= np.median(end - begin)
     # From the moment when all are warm to the end of the first worker that ends: only then do all work.
-    first = max(int(step.min()) for step in warm)
-    last = min(int(end[worker == rank].max()) for rank in range(len(ranks)))
+    first, last = max(int(step.min()) for step in warm), max(lasts) if meets else min(lasts)
     inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
+    if meets:
+        inside = np.where(steps["step"] >= warmup, 1.0, 0.0)
     batches = float((images * inside).sum()) / batch
     if batches < 1:
         return None
@@ -81,6 +86,11 @@ def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -
     busy = np.where(heights(moments, begin, end, np.ones(len(begin))) > 0.5, lengths, 0.0)
     used = heights(moments, begin, end, images / (end - begin)) * lengths
     busy, consumed = (np.concatenate([[0.0], np.cumsum(values)]) for values in (busy, used))
+    if meets:
+        over = np.full(len(taken), first)
+        np.maximum.at(over, numbers, end)
+        consumed = np.concatenate([[0.0], np.cumsum(np.bincount(numbers, images * inside))])
+        busy = np.concatenate([[0.0], busy[np.searchsorted(moments, np.maximum.accumulate(over))]])
     # Windows have equally many images; their lengths are the sample of times.
     edges = np.interp(np.linspace(0, consumed[-1], count + 1), consumed, busy / 1e9)
 

@@ -1,8 +1,8 @@
 """Claims of the sources, decided by runs.
 
-``hpcdl/papers/claims`` has a file for each source: ``title``, ``source``, and each ``[[claim]]`` in the source's
-order. A claim has its sentence (``text``), its ``place`` in the source, and one or more clauses. A clause has the
-keys of its claim that it does not give itself, and the columns of its cases:
+``hpcdl/papers/claims`` has a file for each source: ``title``, ``source``, and each ``[[claim]]``. A claim has its
+sentence (``text``), its ``place`` in the source, and one or more clauses. A clause has the keys of its claim that
+it does not give itself, and the columns of its cases:
 
 ``text``
     measurement as a sentence, with ``{}`` in the place of the number;
