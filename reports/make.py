@@ -98,7 +98,7 @@ OTHERS = (
 TWICE = """
 ## Measured twice
 
-These reports were measured again some hours later. The table counts the times that agree: the 95 % interval of
+These reports were measured at two times with the same processor. The table counts the times that agree: the 95 % interval of
 (second time / first time) contains 1. With one launch the interval contains only the variation of its repetitions,
 and launches differ more: so fewer times agree.
 

@@ -5,7 +5,7 @@ of steps, evaluations, updates, residuals and ranks, environments, and the suite
 
 Tables are packed by columns, integers as their differences. Digits that no section prints are left out: times of a
 case are multiples of a power of ten, at most a thousandth of its median step, and losses of batches and norms of
-residuals have four digits.
+residuals have three digits.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def packed(run: Run) -> bytes:
         "environment": run.environment,
         "environments": run.environments,
         "cases": list(run.described),
+        "identities": [case.digest() for case in run.recorded],
         "tables": {
             name: {
                 column: (np.diff(values, prepend=0) if values.dtype.kind == "i" else values).tolist()
@@ -89,9 +90,13 @@ def _run(path: Path, document: JsonObject) -> Run:
     for fields in described:
         check_fields(fields)
     tables = [_by_case(name, document["tables"][name], len(described)) for name in READ]
+    identities = from_json(list[str], document.get("identities", [""] * len(described)), "identities")
     return Run(
         path,
-        [RecordedCase(fields, *rows) for fields, *rows in zip(described, *tables, strict=True)],
+        [
+            RecordedCase(fields, *rows, identity=identity)
+            for fields, identity, *rows in zip(described, identities, *tables, strict=True)
+        ],
         document["environment"],
         environments,
         str(document["suite"]),
@@ -113,7 +118,7 @@ def _rounded(run: Run) -> dict[str, dict[str, Rows]]:
             table[name] = (table[name] + unit // 2) // unit * unit
     for table, name in ((steps, "loss"), *((tables["residuals"], name) for name in NORMS)):
         if name in table:
-            table[name] = np.array([float(f"{value:.4g}") for value in table[name]])
+            table[name] = np.array([float(f"{value:.3g}") for value in table[name]])
     return tables
 
 

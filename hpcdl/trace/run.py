@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -104,11 +104,15 @@ class RecordedCase:
     updates: Rows
     residuals: Rows
     ranks: Rows
-    read_events: Callable[[], tuple[Rows, list[str]]] = no_events
+    read_events: Callable[[], tuple[Rows, list[str]]] = field(default=no_events, kw_only=True)
     """Read the rows of events, whose ``label`` is an index into the labels."""
+    identity: str = field(default="", kw_only=True)
+    """Digest of the case that records with fewer digits were made of."""
 
     def digest(self, measured: object = None) -> str:
         """Return the digest of its fields and identifying tables; of the fields and ``measured``, if given."""
+        if self.identity and measured is None:
+            return self.identity
         about = {name: value for name, value in self.fields.items() if name not in OF_POOLING}
         if measured is not None:
             about["measured"] = json.dumps(measured, sort_keys=True)

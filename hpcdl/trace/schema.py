@@ -175,14 +175,14 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
 def _case(group: h5py.Group, path: Path, wanted: Collection[str]) -> RecordedCase:
     """Return a case of the file ``path``; tables that are not ``wanted`` are empty."""
     ranks = _rows(group, "ranks")
-    tables = {
-        name: _on_common_clock(_rows(group, name), ranks) if name in wanted else np.empty(0, TABLES[name])
+    tables = [
+        _on_common_clock(_rows(group, name), ranks) if name in wanted else np.empty(0, TABLES[name])
         for name in READ
-    }
+    ]
     has_events = group["events"].id.shape[0] > 0
     return RecordedCase(
         _fields(group),
-        **tables,
+        *tables,
         read_events=partial(_events, path, group.name) if has_events else no_events,
     )
 

@@ -128,6 +128,8 @@ def test_times_of_ranks_that_share_cores_decide_nothing():
     alone = decided([record("ring", 1.0, 0.9, 1.1, launches=1)], below=5)
     assert (alone.word, alone.remedy) == (OPEN, "more launches than one")
     assert decided([record("ring", 1.0, 0.9, 1.1, launches=3)], below=5).word == YES
+    bare = decided([record("ring", 1.0, launches=3)], below=5)
+    assert (bare.word, bare.deciding.doubt) == (OPEN, "no interval")
 
 
 def test_limits_have_reasons_and_each_clause_is_a_sentence_with_its_number_and_its_subject():
@@ -288,7 +290,7 @@ def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys
     (tmp_path / "runs" / "staleness.json.xz").write_bytes(b"half")
     assert main(["claims", str(tmp_path / "runs")]) == 1
     ended = capsys.readouterr()
-    assert "VERDICT CHANGED: FireCaffe claims: RDMA is faster" in " ".join(ended.out.split())
+    assert "VERDICT CHANGED: FireCaffe claims: RDMA communicates faster" in " ".join(ended.out.split())
     assert "This is refuted by the model" in " ".join(ended.out.split())
     assert ended.err.startswith(f"hpcdl: {tmp_path}/runs/staleness.json.xz: no records of hpcdl: ")
     assert ended.err.endswith(": its claims are not decided\n")
@@ -339,7 +341,7 @@ def _moved(decision, records):
     if clause.minus:
         target = limit + (1 if up else -1) * (0.6 * (high - low) + 1e-9)
     else:
-        target = limit * (1.02 * min(high / low, 1e3) ** 0.6) ** (1 if up else -1)
+        target = limit * (1.02 * min(high / low if low else 1e3, 1e3) ** 0.6) ** (1 if up else -1)
     if None not in {above, below} and not confirmed:
         target = (above + below) / 2
 

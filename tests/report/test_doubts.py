@@ -35,6 +35,15 @@ def test_who_died_is_said_and_nobody_else_is_missed(hand, shown):
     )
 
 
+@pytest.mark.parametrize("launches", [1, 3])
+def test_few_steps_are_too_few_in_one_launch_only(hand, launches):
+    """An interval over launches needs no second step."""
+    hand.launches = launches
+    hand.train([[20.0] * 3] * 2)
+    page = render([hand.read()], "md")
+    assert ("1 case has only 1 measured step, too few for an interval" in page) == (launches == 1)
+
+
 def test_what_was_dropped_is_said_apart(hand):
     hand.train([steps(20)], dropped=(3, 0))
     hand.train([steps(20)], seed=2, dropped=(4, 1))

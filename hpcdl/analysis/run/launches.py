@@ -58,10 +58,13 @@ class Throughput(NamedTuple):
         return np.asarray(self.windows["seconds"], np.float64)
 
 
-def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -> Throughput | None:
+def throughput_of(
+    steps: Rows | Mapping[str, Rows], warmup: int, batch: float, *, meets: bool = False
+) -> Throughput | None:
     """Return the throughput of a case with global batches of ``batch`` images; None if nothing was measured.
 
-    ``steps`` holds the columns of :attr:`hpcdl.trace.run.Run.steps`, rows in any order.
+    ``steps`` holds the columns of :attr:`hpcdl.trace.run.Run.steps`, rows in any order. ``meets``: at times all
+    ranks sum. A step is over then when the last rank has taken it: what others wait is no pace of theirs.
     """
     begin, end, images = steps["begin"], np.maximum(steps["end"], steps["begin"] + 1), steps["images"]
     ranks, worker = np.unique(steps["rank"], return_inverse=True)
@@ -70,8 +73,7 @@ def throughput_of(steps: Rows | Mapping[str, Rows], warmup: int, batch: float) -
         return None
     lasts = [int(end[worker == rank].max()) for rank in range(len(ranks))]
     _, numbers, taken = np.unique(steps["step"], return_inverse=True, return_counts=True)
-    # If ranks meet, a step is over when the last one has taken it: what others wait is no pace of theirs.
-    meets = bool((taken == len(ranks)).all()) and max(lasts) - min(lasts) <= np.median(end - begin)
+    meets = meets and bool((taken == len(ranks)).all())
     # From the moment when all are warm to the end of the first worker that ends: only then do all work.
     first, last = max(int(step.min()) for step in warm), max(lasts) if meets else min(lasts)
     inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
@@ -149,7 +151,8 @@ class Launch:
         """Throughput if ranks keep no common step; None without steps, or if nothing was measured."""
         if not (self.is_windowed and len(self.case.steps)):
             return None
-        return throughput_of(self.case.steps, self.record.warmup_steps, self.record.batch or 0.0)
+        meets = self.record.aggregation != "own"
+        return throughput_of(self.case.steps, self.record.warmup_steps, self.record.batch or 0.0, meets=meets)
 
     @cached_property
     def measured(self) -> Rows:

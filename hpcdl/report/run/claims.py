@@ -87,6 +87,7 @@ REMEDIES: Final = {
     "1 seed": "more seeds than one",
     "1 launch": "more launches than one",
     "ranks share cores": "times of ranks that do not share cores",
+    "no interval": "more seeds than one, because this time has no interval over launches",
 }
 """By the reason for which a number decides nothing."""
 
@@ -367,6 +368,7 @@ def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
         "1 seed": clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2,
         "ranks share cores": measured and "oversubscribed" in shown,
         "1 launch": measured and any(record.launches == 1 for side in sides for record, _ in side),
+        "no interval": measured and not clause.is_seeded and value.low == value.high,
     }
     return ClauseDecision(clause, value, shown, next((doubt for doubt in doubts if doubts[doubt]), ""))
 

@@ -145,7 +145,7 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
                 f"Only {plural(record.ranks_recorded, 'rank')} left a trace in case {case_name(record)}: its "
                 "numbers are those of these ranks only. Repeat the case."
             )
-        elif record.measured_steps < 6 and not record.error:
+        elif record.measured_steps < 6 and record.launches == 1 and not record.error:
             short.setdefault(record.measured_steps, []).append(case_name(record))
     for steps, names in sorted(short.items()):
         few = f"{'have' if names[1:] else 'has'} only {plural(steps, 'measured step')}, too few for an interval"
