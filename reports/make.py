@@ -98,9 +98,9 @@ OTHERS = (
 TWICE = """
 ## Measured twice
 
-These reports were measured at two times with the same processor. The table counts the times that agree: the 95 % interval of
-(second time / first time) contains 1. With one launch the interval contains only the variation of its repetitions,
-and launches differ more: so fewer times agree.
+These reports were measured at two times with the same processor. The table counts the times that agree: the 95 %
+interval of (second time / first time) contains 1. With one launch the interval contains only the variation of its
+repetitions, and launches differ more: so fewer times agree.
 
 """
 
