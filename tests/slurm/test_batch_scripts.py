@@ -289,7 +289,7 @@ def test_the_check_of_a_job_is_of_its_tasks(job):
 SHOWN = re.findall(r"^\$ (hpcdl sbatch .* --submit)$", (ROOT / "slurm/README.md").read_text(), re.MULTILINE)
 FEWER = {
     "bus-bandwidth": ("--case", "*-ring-*", "--set", "case.message_bytes=4096"),
-    "overlap": ("--case", "replay-*-layerwise-*", "--set", "case.steps=2"),
+    "overlap": ("--case", "replay-*-layerwise-ring-*", "--set", "case.steps=2"),
     "near-linear": ("--case", "*googlenet*-ring-p4-*"),
 }
 """Options with which a job of the first hour has done after some seconds."""
