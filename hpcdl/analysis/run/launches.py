@@ -74,11 +74,13 @@ def throughput_of(
     lasts = [int(end[worker == rank].max()) for rank in range(len(ranks))]
     _, numbers, taken = np.unique(steps["step"], return_inverse=True, return_counts=True)
     meets = meets and bool((taken == len(ranks)).all())
-    # From the moment when all are warm to the end of the first worker that ends: only then do all work.
+    # From the moment when all are warm to the end of the first worker that ends: only then do all work. Ranks that
+    # meet end together.
     first, last = max(int(step.min()) for step in warm), max(lasts) if meets else min(lasts)
-    inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
     if meets:
         inside = np.where(steps["step"] >= warmup, 1.0, 0.0)
+    else:
+        inside = np.clip(np.minimum(end, last) - np.maximum(begin, first), 0, None) / (end - begin)
     batches = float((images * inside).sum()) / batch
     if batches < 1:
         return None
