@@ -106,12 +106,12 @@ def _idle(case: Setup) -> object:
 
 
 def _needed(case: Setup) -> object:
-    """Return the ranks that may fail, if another one does."""
+    """Return a rank that may not fail but does, and those that may; None without such a rank."""
     may_fail = case.strategy.may_fail
     others = [rank for rank in may_fail(case.ranks, case.training.in_full) if rank] if may_fail else []
-    if case.failure.rank in others:  # rank 0 keeps the record
-        return None
-    return f"these may fail: {others[0]} to {others[-1]}" if others else "with such settings none may fail"
+    needed = [rank for rank in case.failure.ranks if rank not in others]
+    may = f"these may fail: {others[0]} to {others[-1]}" if others else "with such settings none may fail"
+    return needed and f"rank {needed[0]}; {may}"
 
 
 def _late(case: Setup) -> object:
@@ -183,12 +183,12 @@ CHECKS: Final = (
     Check("compression", lambda case: try_compressor(case.compression, case.plan)),
     Check(
         "failure",
-        lambda case: not 0 <= case.failure.rank < case.ranks,
-        "rank {failure.rank} is not among the {ranks} ranks of the case",
+        lambda case: [f"rank {rank}" for rank in case.failure.ranks if not 0 <= rank < case.ranks],
+        "{wrong[0]} is not among the {ranks} ranks of the case",
     ),
     STRAGGLER,
     Check("straggler: rank", _idle),
-    Check("failure: rank", _needed, "{training.name!r} does not go on without rank {failure.rank}; {wrong}"),
+    Check("failure: rank", _needed, "{training.name!r} does not go on without {wrong}"),
     Check("failure: step", _late, "{failure.step}, but no rank of this training takes more than {wrong} steps"),
     Check(
         "sharpness",

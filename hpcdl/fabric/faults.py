@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -159,17 +159,28 @@ class Slowed(Wrapper[Comm]):
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A rank that fails before one of its steps. ValueError: a step below 0."""
+    """A rank, or several, that fails before one of its steps. ValueError: a step below 0, or no rank."""
 
-    rank: int
+    rank: int | tuple[int, ...]
     step: int
 
     def __post_init__(self) -> None:
         if self.step < 0:
             raise ValueError(f"step: must be at least 0, not {self.step}")
+        if not self.ranks or not all(isinstance(rank, int) for rank in self.ranks):
+            raise ValueError(f"rank: must be a number, or a list of some, not {self.rank!r}")
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that fail, at least one."""
+        return self.rank if isinstance(self.rank, tuple) else (self.rank,)
+
+    def of(self, ranks: Iterable[int]) -> str:
+        """Describe the failures of some of the ranks."""
+        return ", ".join(f"rank {rank} at step {self.step}" for rank in ranks)
 
     def __str__(self) -> str:
-        return f"rank {self.rank} at step {self.step}"
+        return self.of(self.ranks)
 
 
 class RankFailed(Exception):  # noqa: N818 - named for the event

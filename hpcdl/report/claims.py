@@ -34,14 +34,15 @@ MARKED: Final = {
 """Verdicts in a table."""
 HEADER: Final = ("claim", "verdict", "number", "limit", "95 %", "reason of the limit", "by", "could fail")
 NOTE: Final = (
-    "Measurements, here or by others, and trainings in virtual time (losses, accuracies, epochs) decide "
-    "claims. If a clause follows from a network model or given compute times, the verdict is model: that is "
-    "no decision. A claim is confirmed if the whole 95 % interval of each of its numbers is on the claimed "
-    "side of the limit. Intervals over launches are those of the runs' reports. Intervals over seeds are "
-    "Student's t: of the differences of equal seeds where both sides of a comparison have them. If a seed "
-    "misses a target, the interval is the range over seeds. Shares of seeds have exact bounds. Numbers "
-    "without randomness have no interval. Bounds of measurements by others are quartiles of the repetitions in "
-    "one job. One seed decides nothing; nor do times of one launch, or times of ranks that share cores."
+    "Measurements, here or by others, and trainings in virtual time (losses, accuracies, epochs) decide claims. "
+    "If a clause follows from a network model or given compute times, the verdict is model: that is no decision. "
+    "A claim is confirmed if the whole 95 % interval of each of its numbers is on the claimed side of the limit. "
+    "Intervals over launches are those of the runs' reports; a quotient's contains each quotient of values "
+    "inside both, and is wider than in a report. Intervals over seeds are Student's t: of the differences of "
+    "equal seeds where both sides of a comparison have them. If a seed misses a target, the interval is the "
+    "range over seeds. Shares of seeds have exact bounds. Numbers without randomness have no interval. Bounds of "
+    "measurements by others are quartiles of the repetitions in one job. One seed decides nothing; nor do times "
+    "of one launch, or times of ranks that share cores."
 )
 
 

@@ -12,7 +12,6 @@ import threadpoolctl
 from hpcdl.cases.keys.key import varies
 from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, UsageError
-from hpcdl.fabric.faults import Failure as PlannedFailure
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm, library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
 from hpcdl.launch import health
@@ -152,7 +151,7 @@ def _run_case(
         {host: usage.place.machine for host, usage in nodes.items()},
     )
     if planned := case.failure:
-        failed_ranks = (str(planned) if rank == planned.rank else f"rank {rank}" for rank in absent)
+        failed_ranks = (planned.of([rank]) if rank in planned.ranks else f"rank {rank}" for rank in absent)
         result["process_failure"] = ", ".join(failed_ranks)
     nothing = [to_bytes(Recorder().pack())]
     every = [from_bytes(trace) for rank in range(case.processes) for trace in traces.get(rank, nothing)]
@@ -172,7 +171,7 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
     def before_step(step: int) -> None:
         if trace == "alternating":
             mpi.events = None if step % 2 else recorder.events
-        if case.failure == PlannedFailure(rank=comm.rank, step=step):
+        if case.failure and comm.rank in case.failure.ranks and step == case.failure.step:
             os.kill(os.getpid(), signal.SIGKILL)
 
     # a training that diverges overflows; the record shows it, and numpy would warn on each rank at each step

@@ -295,12 +295,10 @@ def main(checkouts):
     shares = (f"{100 * hit / (hit + missed):.0f} %" for hit, missed, *_ in totals.values())
     ours, otavas, median, strict_otavas, strict = shares
     ratios = [f"{counts[-1] / totals['hpcdl'][-1]:.1f}" for counts in totals.values()]
-    print(
-        f"\nOtava finds {otavas}, made strict {strict_otavas}. False alarms / hpcdl's: Otava {ratios[1]}, made "
-        f"strict {ratios[3]}; the rolling median {ratios[2]}, made strict {ratios[4]}."
-    )
-    rival = f"a rolling median, with more false alarms, {median}, and made strict {strict}"
-    print(f"\nhpcdl finds {ours} of the steps; {rival}.")
+    alarms = f"with {ratios[3]} and {ratios[4]} times as many false alarms as hpcdl"
+    print(f"\nMade strict, Otava finds {strict_otavas} and the rolling median {strict}, {alarms}.")
+    more = f"with {ratios[1]} and {ratios[2]} times as many false alarms"
+    print(f"\nhpcdl finds {ours} of the steps, Otava {otavas} and a rolling median {median}, {more}.")
 
 
 if __name__ == "__main__":

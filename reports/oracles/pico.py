@@ -1,6 +1,6 @@
 """Condense the measurements of PICO into the table that hpcdl compares its predictions with.
 
-    python reports/oracles/pico.py CHECKOUT     write hpcdl/papers/pico.csv.gz and pico_allocations.csv
+    python reports/oracles/pico.py CHECKOUT     write hpcdl/papers/pico.csv.gz
 
 CHECKOUT is a work tree of github.com/HLC-Lab/pico (MIT licence, De Sensi and Pasqualoni 2025). Archives of
 ``results`` of more than MAX_BYTES are left out. Equal archives give equal bytes.
@@ -20,7 +20,6 @@ import re
 import statistics
 import sys
 import tarfile
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -44,22 +43,9 @@ COLLECTIVES = {
     "SCATTER": "scatter",
 }
 FILE = re.compile(r"[^/]+/(?P<test>\d+)/(?P<count>\d+)_(?P<algorithm>.+?)(?P<type>_int32)?\.csv")
-HOST = {
-    "leonardo": re.compile(r"lrdn(\d+)"),
-    "lumi": re.compile(r"(x\d+)(c\d+)"),
-    "marenostrum5": re.compile(r"(as\d+)(r\d+)"),
-}
-"""Node of Leonardo, whose map has its cell and leaf switch; cabinet and chassis; rack and its part."""
-SOURCE = f"# Measured by others: github.com/HLC-Lab/pico, commit {COMMIT}, MIT (De Sensi, Pasqualoni 2025)."
-TABLE = f"""{SOURCE}
+TABLE = f"""# Measured by others: github.com/HLC-Lab/pico, commit {COMMIT}, MIT (De Sensi, Pasqualoni 2025).
 # Times (ns) of the slowest rank: quartiles and median over repetitions, without warm-up, four digits.
 # message_bytes: of the whole array. nodes: all of the job. memory: of the buffers. From reports/oracles/pico.py.
-"""
-PLACES = f"""{SOURCE}
-# Where the nodes of a job are, in the order of its ranks: numbers of nodes, one after another, on a switch
-# ("+" between switches of a group, a space between groups). Leonardo: leaf switch, cell. LUMI: chassis of four
-# switches, cabinet. MareNostrum 5: part of a rack, rack (which switches they have is not stated). Fugaku: the
-# sides of its torus.
 """
 
 
@@ -80,14 +66,6 @@ class Cell(NamedTuple):
     low_ns: int
     median_ns: int
     high_ns: int
-
-
-class Allocation(NamedTuple):
-    """The nodes of a job by switch."""
-
-    machine: str
-    job: str
-    nodes: str
 
 
 def rounded(nanoseconds: float) -> int:
@@ -148,40 +126,9 @@ def cells(archive: tarfile.TarFile, machine: str, job: str, tests: dict[str, dic
         )
 
 
-def place(line: str, machine: str, switches: dict[str, tuple[str, str]]) -> tuple[str, str] | None:
-    """Return group and switch of the node in a line of an allocation; None for a line without a node."""
-    match = HOST[machine].search(line)
-    if match is None:
-        return None
-    return switches[match[1]] if machine == "leonardo" else (match[1], match[0])
-
-
-def allocation(archive: tarfile.TarFile, machine: str, switches: dict[str, tuple[str, str]]) -> str:
-    """Return the numbers of nodes by switch and group; empty if the archive has no list in the order of ranks."""
-    if machine not in HOST:
-        return ""
-    lines = dict.fromkeys(listed(archive))
-    places = [found for line in lines if (found := place(line, machine, switches))]
-    groups = [list(group) for _, group in groupby(places, lambda found: found[0])]
-    return " ".join("+".join(str(len([*same])) for _, same in groupby(group)) for group in groups)
-
-
-def written(path: Path, head: str, rows: list[Cell] | list[Allocation]) -> None:
-    """Write ``rows`` below ``head``; compressed without a time, so that equal rows give an equal file."""
-    text = io.StringIO(head)
-    text.seek(0, io.SEEK_END)
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(rows[0]._fields)
-    table.writerows(rows)
-    content = text.getvalue().encode()
-    path.write_bytes(gzip.compress(content, mtime=0) if path.suffix == ".gz" else content)
-
-
 def main(checkout: Path, to: Path = HERE) -> None:
-    """Write both tables of a checkout's archives."""
-    map_lines = (checkout / "tracer/maps/leonardo.txt").read_text().split("\n")
-    switches = {words[1]: (words[5], words[-1]) for line in map_lines if (words := line.split())}
-    rows, allocations = list[Cell](), list[Allocation]()
+    """Write the table of a checkout's archives, without a time, so that equal rows give an equal file."""
+    rows = list[Cell]()
     for folder, machine in MACHINES.items():
         tests: dict[str, dict[str, dict[str, str]]] = {}
         with (checkout / f"results/{folder}_metadata.csv").open(newline="") as metadata:
@@ -193,11 +140,12 @@ def main(checkout: Path, to: Path = HERE) -> None:
                 continue
             with tarfile.open(path) as archive:
                 rows += cells(archive, machine, job, tests[job])
-                shape = tests[job]["0"]["nnodes"]
-                where = shape if machine == "fugaku" else allocation(archive, machine, switches)
-                allocations += [Allocation(machine, job, where)] if where else []
-    written(to / "pico.csv.gz", TABLE, sorted(rows))
-    written(to / "pico_allocations.csv", PLACES, allocations)
+    text = io.StringIO(TABLE)
+    text.seek(0, io.SEEK_END)
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(Cell._fields)
+    table.writerows(sorted(rows))
+    (to / "pico.csv.gz").write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
 """Table of other people's measurements of real clusters, and the program that makes it from their archives."""
 
-import csv
 import gzip
 import importlib.util
 import io
-import math
 import tarfile
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import pytest
 
 import hpcdl
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered
-from hpcdl.analysis.network.clusters import TABLE, Measurement, measurements
+from hpcdl.analysis.network.clusters import Measurement, measurements
 
 PICO = Path(hpcdl.__file__).parents[1] / "reports" / "oracles" / "pico.py"
 
@@ -54,10 +52,6 @@ JOBS = {
 
 @pytest.fixture
 def checkout(tmp_path):
-    (tmp_path / "tracer/maps").mkdir(parents=True)
-    node = "NODE {:04} RACK {} CELL {} ROW 1 PARTITION 1  SWITCH {}\n"
-    places = [(1, 1, 1, 10100), (11, 1, 1, 10102), (91, 4, 2, 10400)]
-    (tmp_path / "tracer/maps/leonardo.txt").write_text("".join(node.format(*place) for place in places))
     for folder, (tests, files) in JOBS.items():
         (tmp_path / "results" / folder).mkdir(parents=True)
         lines = "".join(f"2025_01_02___03_04_05,{test}\n" for test in tests)
@@ -87,8 +81,6 @@ def test_archives_become_rows(checkout, tmp_path):
         f"lumi,{job},2,4,CRAY_MPICH 8.1.29,host,,reduce,binomial_mpich,4,3,4,5,6\n"  # the list has 2 ranks a node
         f"marenostrum5,{job},16,64,OMPI 4.1.5,gpu,vsnccl,allreduce,allreduce_nccl_ring,256,5,44410,44410,44410\n"
     )
-    places = (tmp_path / "once/pico_allocations.csv").read_text().splitlines()[-3:]
-    assert places == [f"leonardo,{job},1+1 1", f"lumi,{job},2+1 1", f"fugaku,{job},2x2x2"]
 
 
 def test_schemes_are_those_of_the_registry():
@@ -111,13 +103,3 @@ def test_rows_are_ordered_quartiles():
     for each in measurements():
         assert 0 < each.low <= each.seconds <= each.high
         assert each.repetitions > 1
-
-
-def test_an_allocation_has_the_nodes_of_its_job():
-    """Nodes of switches, with a plus between them, in groups; on Fugaku the sides of a torus."""
-    nodes = {(each.machine, each.job): each.nodes for each in measurements()}
-    lines = TABLE.with_name("pico_allocations.csv").read_text().splitlines()
-    for row in csv.DictReader(line for line in lines if not line.startswith("#")):
-        job, groups = (row["machine"], row["job"]), row["nodes"].split()
-        count = math.prod(map(int, groups[0].split("x"))) if job[0] == "fugaku" else 0
-        assert nodes[job] == (count or sum(int(part) for group in groups for part in group.split("+"))), job

@@ -62,9 +62,9 @@ def pairs(hand, *names):
 
 def test_the_verdict_is_that_of_the_launches(hand):
     findings = pairs(hand, *SECONDS)
-    headline, overlap, *each = at_once(findings)
-    assert answer(findings).headline == headline
-    assert headline == "Two communicators are faster than one in 1 of 4 configurations, and slower in 1."
+    overlap, counts, *each = at_once(findings)
+    assert answer(findings).headline == overlap
+    assert counts == "Two communicators are faster than one in 1 of 4 configurations, and slower in 1."
     assert overlap.startswith("Two collectives at once on two communicators take 0.50")
     case = "reduce-scatter and allgather of 1 MiB by"
     assert [line.partition(" (")[0] for line in each] == [
@@ -79,7 +79,7 @@ def test_the_verdict_is_that_of_the_launches(hand):
 
 def test_most_undecided_pairs_decide_nothing(hand):
     says = "Not decided whether two communicators are faster than one: in 2 of 3 configurations the difference may be chance."
-    assert answer(pairs(hand, "undecided", "faster", "undecided")).headline == says
+    assert answer(pairs(hand, "undecided", "faster", "undecided")).details[0] == says
 
 
 def test_a_library_s_pair_has_no_prediction(hand):

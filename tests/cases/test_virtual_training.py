@@ -167,6 +167,10 @@ def test_a_rank_that_dies_is_missed_and_named():
         done = sum(len(recorder.steps) for recorder in recorders)
         assert done == steps if training == "asynchronous" else steps <= done <= steps + 2  # others did its share
         assert "process_failure" not in run(case(training=training))[1]
+    recorders, found = run(case(training="asynchronous", failure={"rank": [2, 3], "step": 2}))
+    assert found["process_failure"].split(", ") == ["rank 2 at step 2", "rank 3 at step 2"]
+    assert [len(recorder.steps) for recorder in recorders[2:]] == [2, 2]
+    assert sum(len(recorder.steps) for recorder in recorders) == 6 * 4
     # a slow worker is not granted so many mini-batches: it comes to its end before its death
     keys = {"straggler": {"rank": 3, "factor": 50}, "failure": {"rank": 3, "step": 20}}
     assert run(case(training="asynchronous", **keys))[1]["process_failure"] == ""

@@ -90,7 +90,7 @@ def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread,
     assert headline.startswith(
         f"{says} 14.2 % of the gradient entries changes the accuracy by +0.0 percentage points (-"
     )
-    assert details == ["A gradient entry that is sent takes 4.50 bits."]
+    assert details == ["An entry that is sent takes 4.50 bits."]
 
 
 def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypatch):

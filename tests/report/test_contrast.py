@@ -71,7 +71,7 @@ def test_a_slow_rank_is_named_in_words(hand):
     headline = answer(
         hand.read(suite_text=suite_text('{straggler = [{rank = 1, factor = 4.0}, "none"]}'))
     ).headline
-    assert headline.startswith("Training (rank 1 4x slower) takes 1.50 ")
+    assert headline.startswith("Training with rank 1 slowed 4 times takes 1.50 ")
     assert headline.endswith(" times as long as training without a slow rank for a step on 2 ranks.")
 
 

@@ -69,7 +69,7 @@ CONFIGURATIONS = {
     "decided": ({}, f"D-PSGD reaches the target first, in 2.02 s; {BASE} takes 1.99 ("),
     "tied": (
         {"bases": (4.0, 4.01)},
-        f"Not decided: {BASE} reaches the target in 4.02 s, but with 3 seeds D-PSGD may be as fast.",
+        f"Not decided which is first: {BASE}, in 4.02 s with 3 seeds, or D-PSGD.",
     ),
     "alone": ({"bases": (4.0, -6.0), "batches": (64, 128)}, f"Only {BASE} reaches the target, in 4.02 s with 3"),
     "undecided": ({"bases": (4.0, -3.0)}, f"Not decided: {BASE} reaches the target in 4.02 s with 3 seeds; "),
@@ -87,7 +87,7 @@ CONFIGURATIONS = {
     ),
     "slow": (
         {"bases": (4.0, 4.01, 9.0), "methods": ("synchronous", "d_psgd", "ad_psgd"), "batches": (64, 64, 64)},
-        f"Not decided: {BASE} reaches the target in 4.02 s, but with 3 seeds D-PSGD may be as fast; AD-PSGD takes 2.24 ",
+        f"Not decided which is first: {BASE}, in 4.02 s with 3 seeds, or D-PSGD; AD-PSGD takes 2.24 ",
     ),
 }
 

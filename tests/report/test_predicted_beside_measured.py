@@ -37,7 +37,7 @@ def test_a_suite_that_asks_is_answered_by_how_many_times_are_predicted(hand, who
     slow = lambda fields: 4 / 3 if (fields["aggregation"], fields["ranks"], fields["message_bytes"]) == SLOW else 1
     measure(hand, MACHINE, SUITE.format('["ring", "tree", "butterfly"]', [4096, 65536, 1048576]), factor=slow)
     page = whole(hand.read(HOSTS, '[suite]\nanswer = "predictions"'))
-    assert "\nOne network model predicts 17 of 18 measured times within 10 %.\n" in page
+    assert "\nOne network model, fitted to 18 measured times, gives 17 of them within 10 %.\n" in page
     assert "- The worst prediction, for 64 KiB with a tree on 4 ranks, is 25.0 % too short.\n" in page
 
 

@@ -83,6 +83,14 @@ def test_speedups_are_relative_to_the_stated_case_on_one_rank(paper):
         assert figure.here == pytest.approx(speedup)
 
 
+def test_speedups_are_relative_to_one_rank_of_the_same_machine(paper):
+    records = [record(model="m", device="k20", ranks=4, step_seconds=2.5, parallelism="model(data=1)")]
+    records += [record(model="m", device=name, ranks=1, step_seconds=s) for name, s in (("k20", 8), ("h100", 1))]
+    case = 'case = {model = "m", device = "k20", parallelism = "model(data=1)"}\nvalues = {4 = 4}'
+    (figure,) = paper(f'name = "a"\nquantity = "speed-up per image"\n{case}', records)
+    assert figure.here == pytest.approx(3.2)
+
+
 def test_the_fewest_machines_that_need_less_than_a_day_and_a_week(paper, tmp_path):
     second = 1024 * 3600 * 24 / (64 * 1_281_167)  # of a step that makes 64 epochs last a day
     records = [record(device="k20", ranks=ranks, step_seconds=24.1 * second / ranks) for ranks in (1, 8, 32, 64)]

@@ -31,8 +31,11 @@ def test_split_layers_are_compared_with_the_split_batch_on_the_most_ranks(hand):
         for mesh, ms in (("model(data=1)", 20.0), ("hybrid(data=1)", 10.0)):
             hand.train([[ms] * 10] * 4, model=model, parallelism=mesh)
     answer = step_ratios.split_answer(answered(hand, "splits"))
-    assert answer.headline == "Splitting the layers is 2.00 times as fast as splitting the batch (NiN, 4 ranks)."
+    assert (
+        answer.headline
+        == "In one launch splitting the layers is 2.00 times as fast as splitting the batch (NiN, 4 ranks)."
+    )
     assert [*answer.details] == [
-        "A hybrid split is 4.00 times as fast as splitting the batch (NiN, 4 ranks).",
+        "In one launch a hybrid split is 4.00 times as fast as splitting the batch (NiN, 4 ranks).",
         "Not decided for AlexNet: other load disturbed the measurement.",
     ]

@@ -160,6 +160,9 @@ straggler = 5 | straggler: must be a table, as {key = value}, not 5
 training = "asynchronous", failure = {rank = 0, step = 5}
     | failure: rank: 'asynchronous' does not go on without rank 0
 training = "asynchronous", failure = {rank = 1} | failure: needs a setting 'step'
+training = "asynchronous", failure = {rank = [], step = 1} | failure: rank: must be a number, or a list of some, not ()
+training = "asynchronous", failure = {rank = [1, 0], step = 5}
+    | failure: rank: 'asynchronous' does not go on without rank 0
 training = "asynchronous", failure = {rank = 1, step = -1} | failure: step: must be at least 0, not -1
 training = "asynchronous", failure = {rank = 2, step = 1} | failure: rank 2 is not among the 2 ranks
 network = "gmini", flops = 1000000000.0 | network: unknown 'gmini'; did you mean 'gemini'?

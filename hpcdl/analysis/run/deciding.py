@@ -110,6 +110,11 @@ class Candidate:
         return int(np.isinf(self.seconds).sum())
 
     @property
+    def diverged(self) -> bool:
+        """True if all usable seeds diverged: neither more seeds nor longer training would reach the target."""
+        return bool(self.usable) and all(launch.diverged for launches in self.usable for launch in launches)
+
+    @property
     def state(self) -> str:
         """``too few seeds``, ``not reached`` by any, ``some missed``, or ``reached`` by all."""
         if len(self.seconds) < MIN_SEEDS:
@@ -311,6 +316,7 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
         for longest in [max(candidate.training for candidate in (first, *others))]
         for other in others
         if first.state not in {"too few seeds", "not reached"} and other.state != "too few seeds"
+        if not other.diverged
     ]
     rivals: dict[int, list[Candidate]] = {}
     delays: dict[int, Delay] = {}

@@ -63,8 +63,8 @@ def throughput_of(
 ) -> Throughput | None:
     """Return the throughput of a case with global batches of ``batch`` images; None if nothing was measured.
 
-    ``steps`` holds the columns of :attr:`hpcdl.trace.run.Run.steps`, rows in any order. ``meets``: at times all
-    ranks sum. A step is over then when the last rank has taken it: what others wait is no pace of theirs.
+    ``steps`` holds the columns of :attr:`hpcdl.trace.run.Run.steps`, rows in any order. ``meets``: all ranks
+    sum now and then. A step then ends when the last rank has taken it; waiting time is no part of a rank's pace.
     """
     begin, end, images = steps["begin"], np.maximum(steps["end"], steps["begin"] + 1), steps["images"]
     ranks, worker = np.unique(steps["rank"], return_inverse=True)

@@ -249,11 +249,11 @@ async def simulate(
         )
         return Counters(now, world.messages[rank], world.bytes[rank], computed, waited)
 
-    failed = []
+    failed = list[int]()
 
     def before_step(rank: int, step: int) -> None:
-        if failure is not None and (rank, step) == (failure.rank, failure.step):
-            failed.append(str(failure))
+        if failure is not None and rank in failure.ranks and step == failure.step:
+            failed.append(rank)
             raise RankFailed
 
     journals = [
@@ -272,5 +272,5 @@ async def simulate(
         return await train(comm, session)
 
     first, *_ = world.run(take_part)
-    failures = {"process_failure": ", ".join(failed)} if failure else {}
+    failures = {"process_failure": failure.of(failed)} if failure else {}
     return {**first, "nodes": -(-ranks // cluster.ranks_per_host), **failures}

@@ -58,7 +58,7 @@ class Declaration:
 
 
 def badges(records: Sequence[Record]) -> list[str]:
-    """Return what numbers of ``records`` rest on, in words: the fewest launches and seeds, and each flag."""
+    """Return what numbers of ``records`` rest on, in words: the fewest launches, the seeds, and each flag."""
     measured = [record for record in records if not record.network]
     simulated = len(records) - len(measured)
     words = [f"{simulated} of {len(records)} cases simulated" if measured else "simulated"] if simulated else []
@@ -70,7 +70,12 @@ def badges(records: Sequence[Record]) -> list[str]:
         marks = {mark for record in measured for mark in record.marks}
         words += [word for mark, word in FLAGS.items() if mark in marks]
     if learned := [record for record in records if record.final_accuracy is not None]:
-        words.append(plural(len({record.seed for record in learned}), "seed"))
+        seeds = dict[object, set[int | None]]()
+        for record in learned:
+            seeds.setdefault((record.ranks, record.configuration()), set()).add(record.seed)
+        counts = {*map(len, seeds.values())}
+        few, many = min(counts), max(counts)
+        words.append(plural(few, "seed") if few == many else f"{few} to {many} seeds")
     return words
 
 

@@ -13,7 +13,7 @@ from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import NONE, plural, volume
+from hpcdl.report.formats.cells import NONE, listed, plural, volume
 
 TITLES: Final = {
     **{key: key.upper().replace("_", "-") for key in ("ad_psgd", "d_psgd", "dgc", "lamb", "lars", "qsgd", "sgd")},
@@ -171,7 +171,15 @@ def where(record: Record) -> str:
 
 
 def slowed(straggler: str) -> str:
-    """Return words for a straggler: "rank 3 slowed 5 times" for "rank 3 5x slower"."""
+    """Return words for a straggler: "rank 3 slowed 5 times" for "rank 3 5x slower".
+
+    Pauses of each rank stand for the time of computing, those of 0 for a rank that does not compute.
+    """
+    if by_rank := re.fullmatch(r"every rank pauses ([\d.]+(?:/[\d.]+)+) s", straggler):
+        pauses = [*map(float, by_rank[1].split("/"))]
+        usual = min(filter(None, pauses))
+        slow = [(rank, pause / usual) for rank, pause in enumerate(pauses) if pause > usual]
+        return listed([f"rank {rank} slowed {times:g} times" for rank, times in slow]) or "equally fast ranks"
     pauses = re.sub("every rank pauses (.*) in (.*) of its", r"pauses of \1 in \2 of every rank's", straggler)
     return re.sub(r"(\d+)x slower", r"slowed \1 times", pauses)
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
+from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, plural, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
@@ -59,12 +60,12 @@ QUANTITIES: Final[dict[str, Callable[[Record, Record, float], float]]] = {
     "operations a second": lambda record, _base, _epochs: 1 / _time(record),
     "images a second": lambda record, _base, _epochs: _images_a_second(record),
     "speed-up per image": lambda record, base, _epochs: _images_a_second(record) / _images_a_second(base),
-    "efficiency": lambda record, base, _epochs: _images_a_second(record) / _images_a_second(base) / record.ranks,
+    "efficiency": lambda record, base, _epochs: _images_of_a_rank(record) / _images_of_a_rank(base),
     "hours": lambda record, _base, epochs: _hours(epochs, _images_a_second(record)),
 }
-"""Quantity of a record, of the record of the same network on one rank, and of a number of epochs."""
+"""Quantity of a record, of its base (the same network on one rank, or as stated), and of a number of epochs."""
 OF_BASE: Final = ("speed-up per image", "efficiency")
-"""Quantities that are relative to one rank."""
+"""Quantities that are relative to the base."""
 REPRODUCED: Final = 0.1
 """Largest relative error of a reproduced figure, unless the source's own numbers scatter more."""
 JUDGED: Final = ("yes", "near", "no")
@@ -74,6 +75,10 @@ NEAR: Final = 0.25
 MEANING: Final = "Reproduced: within 10 %, or the scatter of the source's own numbers. Near: within 25 %."
 PHRASES: Final = {"efficiency": "an efficiency of {}", "speed-up per image": "a speed-up per image of {}"}
 """Quantities with their number; a unit stands behind the number."""
+
+
+def _images_of_a_rank(record: Record) -> float:
+    return _images_a_second(record) / record.ranks
 
 
 def _flop_by_byte(record: Record, size: float | None) -> float:
@@ -198,14 +203,16 @@ def _results(stated: JsonMapping, records: Sequence[Record]) -> Iterator[Figure]
             yield Figure(name, quantity, ranks, value, math.nan, scatter, place, not_stated=missing)
         return
     case = stated["case"]
-    single = [record for record in records if record.ranks == 1 and record.model == case.get("model")]
-    base = _alike({**case, **stated["base"], "ranks": 1}, records) if "base" in stated else []
-    by_ranks = {record.ranks: record for record in (*single, *_alike(case, records), *base)}
+    machine = {key: case[key] for key in case if key in columns_with("machine")}
+    single = _alike({"model": case.get("model"), "ranks": 1, **machine}, records)
+    base = {"ranks": 1, **stated.get("base", {})}
+    stated_base = _alike({**case, **base}, records) if "base" in stated else []
+    by_ranks = {record.ranks: record for record in (*single, *_alike(case, records), *stated_base)}
     for ranks in values or stated["ranks"]:
-        if ranks not in by_ranks or (quantity in OF_BASE and not single):
+        if ranks not in by_ranks or (quantity in OF_BASE and base["ranks"] not in by_ranks):
             continue
         epochs, fitted = stated.get("epochs", {}).get(str(ranks), 0), ranks in stated.get("fitted", ())
-        here = QUANTITIES[quantity](by_ranks[ranks], by_ranks.get(1, by_ranks[ranks]), epochs)
+        here = QUANTITIES[quantity](by_ranks[ranks], by_ranks.get(base["ranks"], by_ranks[ranks]), epochs)
         yield Figure(name, quantity, ranks, values.get(ranks), here, scatter, place, fitted)
 
 

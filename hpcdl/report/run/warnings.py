@@ -139,7 +139,7 @@ def _incomplete(run: Run, records: Sequence[Record]) -> Iterator[str]:
         yield "The run is not complete: cases of the suite are missing. Continue it with --resume."
     short: dict[int, list[str]] = {}
     for record in records:
-        alive = record.ranks - bool(record.process_failure)
+        alive = record.ranks - (record.process_failure or "").count("rank ")
         if 0 < record.ranks_recorded < alive:
             yield (
                 f"Only {plural(record.ranks_recorded, 'rank')} left a trace in case {case_name(record)}: its "

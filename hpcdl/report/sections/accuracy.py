@@ -63,6 +63,8 @@ def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = 
     return middle if alike else f"{middle} ({interval(low, high, shown)})"
 
 
+FASTER: Final = 1.05
+"""Least quotient of throughputs that is worth a word."""
 BEST: Final = "best accuracy"
 """Column that is shown where the target was missed."""
 COLUMNS: Final[tuple[Column[Row], ...]] = (
@@ -125,8 +127,8 @@ def _where(learned: Sequence[Row]) -> str:
 def against_synchronous(learned: Sequence[Row]) -> list[str]:
     """Return what methods cost against dense synchronous training; nothing without several seeds of it.
 
-    First the fastest method whose loss is known to be below :data:`MAX_LOSS`, then the largest loss, then the
-    largest one that is not decided.
+    First the fastest method whose loss is known to be below :data:`MAX_LOSS`, if none is faster the most accurate
+    one; then the largest loss, then the largest one that is not decided.
     """
     trained = [row for row in learned if not _diverged(row) and row.scale.record.ranks > 1]
     dense = [row for row in trained if row.scale.record.compression in {None, "none"}]
@@ -145,8 +147,9 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
     ]
     lines, kept = list[str](), [cost for cost in costs if cost[0].low >= -MAX_LOSS]
     if kept:
-        change, pace, name = max(kept, key=lambda cost: cost[1])
-        loss, faster = -change.low, f" and is {digits(pace, 2)} times as fast" if pace else ""
+        change, pace, name = max(kept, key=lambda cost: (max(cost[1], FASTER), cost[0]))
+        differs = pace and not 1 / FASTER < pace < FASTER
+        loss, faster = -change.low, f" and is {digits(pace, 2)} times as fast" if differs else ""
         size = f"{loss:.1f}" if loss >= 0.1 else f"{loss:.2f}"
         loses = f"at most {size} percentage points of" if loss > 0 else "no"
         lines.append(f"{capital(name)} loses {loses} accuracy against {other}{faster}{place}.")
@@ -193,7 +196,8 @@ def accuracy_range(learned: Sequence[Row]) -> str:
         goal, method = record.target_accuracy, _strategy(record)
         side = "above" if goal is not None and accuracy[most] >= goal else "below"
         compared = "" if goal is None else f", {side} its target of {percent(goal)}"
-        return f"The final accuracy of {method} is {high}{compared}{single.removesuffix(' each')}{place}."
+        batches = f" with batches of {record.global_batch:,} images" if record.global_batch else ""
+        return f"The final accuracy of {method}{batches} is {high}{compared}{single.removesuffix(' each')}{place}."
     if low == high:
         every = "Both" if len(accuracy) == 2 else f"All {len(accuracy)}"
         return f"{every} methods reach a final accuracy of {low}{single}{place}."

@@ -46,6 +46,11 @@ class Batch(NamedTuple):
         return Interval(middle, max(low, 1.0), high)
 
     @property
+    def epochs(self) -> float:
+        """Epochs to the target, median over seeds; infinite if most seeds missed it."""
+        return float(np.median([record.epochs_to_target or math.inf for record in self.scale.records]))
+
+    @property
     def missed(self) -> int:
         """Seeds that missed the target."""
         return sum(not record.samples_to_target for record in self.scale.records)
@@ -154,7 +159,7 @@ COLUMNS: Final[tuple[Column[Batch], ...]] = (
         importance="answer",
     ),
     Column("range of efficiency", _efficiency_bounds, importance="answer"),
-    median(Record.epochs_to_target),
+    Column("epochs", lambda batch: digits(batch.epochs) if math.isfinite(batch.epochs) else "missed"),
     Column("final accuracy", lambda batch: percent(batch.scale.median(Record.final_accuracy))),
     Column("train - test", lambda batch: percent(batch.gap)),
     median(Record.sharpness),
@@ -188,21 +193,21 @@ def answer(findings: Findings) -> Answer | None:
 
 
 def _saving(batches: Sequence[Batch], method: str) -> str:
-    """Return up to which batch larger ones save steps."""
+    """Return up to which batch training needs at most twice the steps of perfect scaling."""
     at, largest = knee(batches), batches[-1].images
     high = f"{at.high:.0f}" if math.isfinite(at.high) else f"more than {largest}"
     bounds = f"{at.low:.0f} to {high}" if math.isfinite(at.low) else high
-    saves = f"larger batches save at least half the steps that perfect scaling saves{method}"
+    need = f"need at most twice the steps of perfect scaling{method}"
     after = next((batch for batch in batches if batch.images > at.value), batches[-1])
     if math.isnan(at.value):
         return f"Training misses the target with every batch{method}."
     if math.isinf(at.value):
-        return f"Up to {largest} images per batch, the most tested, {saves} (limit: {bounds})."
+        return f"Batches of up to {largest} images, the most tested, {need} (limit: {bounds})."
     if math.isinf(at.high) and at.low < batches[1].images:
-        return f"Not decided up to which batch {saves}: the limit is {bounds} images."
+        return f"Not decided which batches {need}: the limit is {bounds} images."
     if math.isinf(after.steps.value):
-        return f"Up to {at.value:.0f} images per batch {saves}; training with {after.images} misses the target."
-    return f"Up to {at.value:.0f} images per batch ({bounds}) {saves}."
+        return f"Batches of up to {at.value:.0f} images {need}; training with {after.images} misses the target."
+    return f"Batches of up to {at.value:.0f} images ({bounds}) {need}."
 
 
 def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
@@ -256,7 +261,8 @@ def sharpness_answer(findings: Findings) -> Answer | None:
     """Return how sharp the largest batch ends / the smallest, and how many trainings end at saddle points."""
     known = [record for record in findings.records if record.sharpness and record.global_batch]
     groups = [[*group.values()] for group in _by_batch(known)]
-    lines = [_sharper(group[0], group[-1]) for group in groups if len(group) > 1 and min(map(len, group)) > 1]
+    ends = [(group[0], group[-1]) for group in groups if len(group) > 1 and min(map(len, group)) > 1]
+    lines = [_sharper(*pair) for pair in sorted(ends, key=lambda pair: not _equal_steps(*pair))]
     if not lines:
         return None
     pairs = [(record.smallest_eigenvalue or 0.0, record.sharpness or 1.0) for record in known]
@@ -268,14 +274,19 @@ def sharpness_answer(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:], known)
 
 
+def _equal_steps(small: Sequence[Record], large: Sequence[Record]) -> bool:
+    return small[0].steps == large[0].steps
+
+
 def _sharper(small: Sequence[Record], large: Sequence[Record]) -> str:
     """Return the sharpness of the largest batch / the smallest one's, over their seeds."""
     before, after = ({each.seed: math.log(each.sharpness or 1) for each in batch} for batch in (small, large))
     ratio = mean_interval([after[seed] - before[seed] for seed in after.keys() & before.keys()])
     times, low, high = (digits(math.exp(value)) for value in ratio)
-    equal = "steps" if small[0].steps == large[0].steps else "epochs"
-    doubt = "" if ratio.low > 0 or ratio.high < 0 else "Not decided which minimum is sharper: "
-    ends = f"lead to a minimum {times} ({low} to {high}) times as sharp as batches of {small[0].global_batch}"
+    fewer = f"epochs, so {digits((small[0].steps or 1) / (large[0].steps or 1))} times fewer steps,"
+    equal = "steps" if _equal_steps(small, large) else fewer
+    doubt = "" if ratio.low > 0 or ratio.high < 0 else "Not decided which batch ends sharper: "
+    ends = f"end {times} ({low} to {high}) times as sharp as batches of {small[0].global_batch}"
     text = f"{doubt}after equal {equal} batches of {large[0].global_batch} images {ends}"
     return f"{capital(text)}{where(small[0])}."
 

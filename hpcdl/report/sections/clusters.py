@@ -105,7 +105,7 @@ COLUMNS: Final[tuple[Column[Group], ...]] = (
     Column("machine", lambda group: group.machine),
     Column("collective", lambda group: group.collective.replace("_", "-")),
     Column("nodes", lambda group: group.which),
-    Column("cells", lambda group: str(len(group.cells))),
+    Column("pairs", lambda group: str(len(group.cells))),
     Column("median error", lambda group: percent(group.errors[0]), importance="answer"),
     Column("nine tenths within", lambda group: percent(group.errors[1]), importance="answer"),
     Column("floor", lambda group: NONE if np.isnan(group.floor) else percent(group.floor)),
@@ -148,7 +148,7 @@ RATIOS: Final[tuple[Column[Ratio], ...]] = (
     Column("collective", lambda row: str(row[0].collective).replace("_", "-")),
     Column("algorithm", lambda row: str(row[0].aggregation)),
     Column("size", lambda row: volume(row[0].message_bytes)),
-    Column("cells", lambda row: str(len(row[1]))),
+    Column("pairs", lambda row: str(len(row[1]))),
     Column("predicted / measured", lambda row: digits(float(np.median(row[1]))), importance="answer"),
     Column("least", lambda row: digits(min(row[1]))),
     Column("most", lambda row: digits(max(row[1]))),
@@ -176,13 +176,14 @@ def answer(findings: Findings) -> Answer | None:
         machines = plural(len({cell.measured.machine for cell in held}), "real cluster")
         error = bounded(*median_interval(errors), percent)
         off = f"predictions for held-out numbers of nodes are off by {error} in the median"
-        lines = [
-            f"On {machines} {off}; two alike jobs differ by {percent(floor)}.",
-            f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}.",
-        ]
         limits = [group for group in groups(held) if group.is_good]
         good = [f"{group.collective.replace('_', '-')} on {link_title(group.machine)}" for group in limits]
-        lines.append(f"Within the limits: {', '.join(good) or 'none'} (of {len(groups(held))} collectives).")
+        lines = [
+            f"On {machines} {off}; {len(good)} of {len(groups(held))} collectives are within the limits.",
+            f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}.",
+            f"Two jobs with equal nodes, algorithm and size differ by {percent(floor)} in the median.",
+            f"Within the limits: {', '.join(good) or 'none'}.",
+        ]
     for preset, machine in PRESETS.items():
         known = [cell.ratio for cell in found if cell.record.network == preset]
         if known:

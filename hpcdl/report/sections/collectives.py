@@ -29,7 +29,7 @@ from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.columns import bounds, value
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import capital, link_title, title_of
+from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.method_names import scheme_name, several
 from hpcdl.report.run.operations import (
     BEST,
@@ -207,7 +207,7 @@ def _second_communicator(one: Record, two: Record) -> tuple[str, str]:
 
 
 def at_once(findings: Findings) -> list[str]:
-    """Return in how many cases a second communicator is faster, the overlap, then each case."""
+    """Return the overlap, in how many cases a second communicator is faster, then each case."""
     pairs: dict[object, dict[int | None, Record]] = {}
     for record in sorted(findings.records, key=lambda record: -(record.message_bytes or 0)):
         if record.concurrent and record.time_p50_seconds:
@@ -223,7 +223,7 @@ def at_once(findings: Findings) -> list[str]:
     both = [record for record in findings.records if record.communicators == 2 and _apart(record)]
     apart = spread((record.time_p50_seconds or 0) / _apart(record) for record in both)
     overlap = f"Two collectives at once on two communicators take {apart} times as long as one after the other."
-    return [*[line] * (len(judged) > 1), *[overlap] * bool(both), *(sentence for _, sentence in judged)]
+    return [*[overlap] * bool(both), *[line] * (len(judged) > 1), *(sentence for _, sentence in judged)]
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -322,8 +322,10 @@ BUS_BANDWIDTH = Declaration(
 )
 
 
-SLOW: Final = 2.0
-"""Multiple of the fastest scheme's time from which on a scheme is slow."""
+NEARLY: Final = 1.1
+"""Largest multiple of the fastest scheme's time at which a scheme is nearly as fast."""
+EQUAL: Final = 1.01
+"""Largest multiple of a simulated time that counts as equal."""
 FAR: Final = 10.0
 """Multiple of the best scheme's longest time beyond which a scheme is not drawn."""
 WORST_NOTE: Final = (
@@ -384,16 +386,16 @@ def contention_answer(findings: Findings) -> Answer | None:
     for (collective, message, ranks, network), schemes, fastest in _on_topologies(findings):
         best, times = next(iter(schemes.items()))
         worst = _worst(times, fastest)
-        slow = f"no scheme is always fast: {title_of(best)}, the best,"
-        verdict = slow if worst > SLOW else f"{title_of(best)} is never slow: on every topology it"
         where = f"{collective_name(collective or '')} of {volume(message)}, {link_title(network or '')}"
-        ratio = f"{digits(worst)} times as long as the fastest scheme"
-        lines.append(f"On {plural(ranks, 'rank')} {verdict} takes at most {ratio} ({where}).")
+        verdict = f"no scheme is fast on every topology; the least slow one is {title_of(best)}, with"
+        verdict = verdict if worst > NEARLY else f"{title_of(best)} is fast on every topology, with"
+        ratio = f"at most {digits(worst)} times the time of the fastest scheme"
+        lines.append(f"On {plural(ranks, 'rank')} {verdict} {ratio} ({where}).")
         winners: dict[str, list[str]] = {}
         for name, time in fastest.items():
-            winner = title_of(next(scheme for scheme, times in schemes.items() if times.get(name) == time))
-            winners.setdefault(capital(winner), []).append(title_of(name))
-        lines += [f"{winner} is fastest on {', '.join(names)}." for winner, names in winners.items()]
+            equal = [scheme for scheme, times in schemes.items() if times.get(name, math.inf) <= EQUAL * time]
+            winners.setdefault(several(sorted(map(title_of, equal))), []).append(title_of(name))
+        lines += [f"Fastest on {', '.join(names)}: {winner}." for winner, names in winners.items()]
     return Answer(lines[0], lines[1:]) if lines else None
 
 

@@ -94,17 +94,25 @@ class Pair(Row):
 
 
 def compared(methods: Sequence[Method]) -> list[Pair]:
-    """Return the compressed rows on several ranks, each with the fastest dense one of its optimizer and ranks."""
+    """Return the compressed rows on several ranks, each with the fastest dense one that exchanges as often.
+
+    Both have the same optimizer and ranks.
+    """
     shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
     dense = [row for row in shown if (row.scale.record.compression or "none") == "none"]
     pairs = []
     for row in (row for row in shown if row not in dense):
-        same = (row.scale.record.ranks, row.scale.record.optimizer)
-        timed = [o for o in dense if o.step_seconds and (o.scale.record.ranks, o.scale.record.optimizer) == same]
+        timed = [other for other in dense if other.step_seconds and _exchanges(other) == _exchanges(row)]
         calm = [other for other in timed if not any(record.disturbed for record in other.scale.records)] or timed
         fastest = min(calm, key=lambda other: other.step_seconds or 0.0, default=None)
         pairs.append(Pair(**vars(row), dense=fastest))
     return pairs
+
+
+def _exchanges(row: Row) -> tuple[int, str | None, str]:
+    """Return ranks, optimizer, and the steps between two exchanges."""
+    record = row.scale.record
+    return record.ranks, record.optimizer, parts(record.training or "")[1].get("period", "")
 
 
 def bandwidth(saved_bytes: float, added_seconds: float) -> float:
@@ -185,6 +193,10 @@ def cost_answer(findings: Findings) -> Answer | None:
     return Answer(sentence(f"{claim} is {speed}{place}"), lines, best.records)
 
 
+REDUCED: Final = {"quantization": "rounded", "pruning": "pruned"}
+"""Conditions under which weights have fewer bits, in words."""
+
+
 def bytes_answer(findings: Findings) -> Answer | None:
     """Return what methods that send fewer bytes than dense synchronous training cost in accuracy.
 
@@ -200,12 +212,12 @@ def bytes_answer(findings: Findings) -> Answer | None:
         for change in [row.scale.change_from(base.scale)]
         if (sent := row.scale.median(Record.bytes_sent_per_rank) or whole) < whole and math.isfinite(change.low)
     ]
-    costs.sort(key=lambda entry: (entry[2].low < -MAX_LOSS, entry[0]))
+    costs.sort(key=lambda entry: (not _has_fewer_bits(entry[1].scale.record), entry[2].low < -MAX_LOSS, entry[0]))
     scheme = title_of(scheme_name(base.scale.record)).removeprefix("an ").removeprefix("a ")
     lines = {}
     for place, (share, row, loss) in enumerate(costs):
-        conditions, weights = dict(row.scale.record.conditions()), {"quantization": "rounded", "pruning": "pruned"}
-        reduced = "".join(f" with {how} weights" for name, how in weights.items() if name in conditions)
+        conditions = dict(row.scale.record.conditions())
+        reduced = "".join(f" with {how} weights" for name, how in REDUCED.items() if name in conditions)
         cost = f"changes the accuracy by {points_in_words(loss)}"
         if place == 0 and loss.low >= -MAX_LOSS:
             cost = f"costs at most {max(-loss.low, 0):.1f} percentage points of accuracy"
@@ -216,6 +228,11 @@ def bytes_answer(findings: Findings) -> Answer | None:
         lines[text] = (place > 0, not reduced)
     headline, *others = sorted(lines, key=lines.__getitem__) or [""]
     return Answer(headline, others) if headline else None
+
+
+def _has_fewer_bits(record: Record) -> bool:
+    """Return False for a method that only sends less often."""
+    return record.compression not in {None, "none"} or bool({*dict(record.conditions())} & {*REDUCED})
 
 
 def break_even_answer(findings: Findings) -> Answer | None:
@@ -249,11 +266,11 @@ def _up_to(pairs: Sequence[Pair]) -> str:
 
 FIDELITY_NOTE: Final = (
     "Sent: share of the gradient's entries in a message, computed from its bytes and bits (allgather only). "
-    "Cosine and error compare the last compressed sum of gradients with the uncompressed sum. Bits: bits of "
-    "a message / entries sent. Entropy: bits with an ideal code for the distances between sent entries and for "
-    "their values or signs. Residual: norm of the entries not sent yet, at the end; largest: at any evaluation. "
-    "Quarters: norm of a rank's residual / norm of its gradient, mean over the steps of each quarter of the "
-    "training. Memory: residuals and vectors of the compressor on rank 0."
+    "Cosine and error compare the last compressed sum of gradients with the uncompressed sum. Bits: bits of all "
+    "messages / entries sent. Entropy: bits of the last message with an ideal code for the distances between "
+    "sent entries and for their values or signs. Residual: norm of the entries not sent yet, at the end; "
+    "largest: at any evaluation. Quarters: norm of a rank's residual / norm of its gradient, mean over the steps "
+    "of each quarter of the training. Memory: residuals and vectors of the compressor on rank 0."
 )
 FIDELITY: Final[tuple[Column[Pair], ...]] = (
     METHOD,
@@ -315,8 +332,10 @@ def fidelity_answer(findings: Findings) -> Answer | None:
     doubt = "Not decided whether accuracy is lost: " if full else NOT_FULL
     bits = [bit for _, pair in known if (bit := pair.scale.median(Record.bits_per_entry)) is not None]
     entropy = best.scale.median(Record.entropy_bits_per_entry)
-    ideal = f"; an ideal encoding would take {digits(entropy)} ({_words(best)})" if entropy else ""
-    lines = [f"A gradient entry that is sent takes {spread(bits)} bits{ideal}."]
+    own, lines = best.scale.median(Record.bits_per_entry), [f"An entry that is sent takes {spread(bits)} bits."]
+    if own and entropy:
+        ideal = f"an ideal code would take {digits(entropy)} in the last message"
+        lines.append(f"With {_words(best)} it takes {digits(own)} bits; {ideal}.")
     return Answer(
         sentence(f"{'' if sure else doubt}sending {change}{where(best.scale.record)}"), lines, best.records
     )

@@ -29,7 +29,7 @@ from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
-from hpcdl.report.run.literature import capital, link_title, title_of
+from hpcdl.report.run.literature import capital, link_title, slowed, title_of
 from hpcdl.report.run.method_names import Names
 from hpcdl.suite import Suite, head
 from hpcdl.trace.quantities import QUANTITIES, CommonNumbers, OperationNumbers, TrainingNumbers
@@ -242,7 +242,7 @@ def _named(key: str, side: Side) -> str:
         return f"a job of {plural(int(side.name), 'rank')}"
     if key == "straggler":
         slow = side.records[0].straggler
-        return f"training ({slow})" if slow else "training without a slow rank"
+        return f"training with {slowed(slow)}" if slow else "training without a slow rank"
     return link_title(side.name) if key == "network" else title_of(side.name)
 
 

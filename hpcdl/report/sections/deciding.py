@@ -179,11 +179,11 @@ def _sentence(name: Naming, decision: Decision, where: str) -> str:
     slow = [each for each in decision.candidates[1:] if each not in decision.rivals and not each.missed]
     last = max(slow, key=Candidate.mean, default=first)
     slower = f"; {name.words(last)} takes {digits(last.mean() / first.mean())} times as long" if slow else ""
-    close = f"{method} reaches the target in {time}, but with {seeds} {rivals} may be as fast{slower}"
+    close = f"{method}, in {time} with {seeds}, or {rivals}{slower}"
     return {
         "decided": f"{capital(method)} reaches the target first, in {time}{where}; {lead}.",
         "alone": f"Only {method} reaches the target{where}, {reached}.",
-        "tied": f"Not decided{where}: {close}.",
+        "tied": f"Not decided{where} which is first: {close}.",
         "undecided": f"Not decided{where}: {doubtful}.",
         "not reached": f"No method reaches the target{where}.",
         "not decided": f"Not decided{where}: there are fewer than {MIN_SEEDS} usable seeds of {short}.",

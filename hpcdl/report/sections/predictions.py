@@ -284,16 +284,23 @@ def predicted_page(findings: Findings) -> Section:
     return replace(section, paragraphs=paragraphs, tables=tables)
 
 
+def _median_errors(estimate: NetworkEstimate) -> tuple[str, str]:
+    """Return the median error of fitted times, and of those of algorithms and numbers of ranks left out."""
+    known = (estimate.errors[name]["median"] for name in ("fitted", "scheme_and_ranks_left_out"))
+    within, beyond = (percent(error, 1) for error in known)
+    return within, beyond
+
+
 def predicted_short(findings: Findings) -> Section:
     """Return the fitted network, and the errors of its predictions by algorithm."""
     title, prediction = "Predicted and measured", findings.predicted
     if prediction is None:
         return Section(title)
     fabric = network(prediction.estimate)
-    errors = prediction.estimate.errors
-    within, beyond = (percent(errors[name]["median"], 1) for name in ("fitted", "scheme_and_ranks_left_out"))
+    within, beyond = _median_errors(prediction.estimate)
+    count = prediction.estimate.errors["fitted"]["of"]
     line = (
-        f"Half of the {errors['fitted']['of']} predicted times are within {within} of the measured ones, and "
+        f"Half of the {count} predicted times are within {within} of the measured ones, and "
         f"within {beyond} if each algorithm and number of ranks is predicted from the others."
     )
     points, tables = [*fabric.points, *prediction.left_out], [_by_algorithm(prediction.rows), *fabric.tables]
@@ -311,15 +318,16 @@ def predicted_answer(findings: Findings) -> Answer | None:
     each, far = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
     what = f"{volume(far.message_bytes)} with {title_of(scheme_name(far))} on {plural(far.ranks, 'rank')}"
     link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
-    half, details = percent(prediction.estimate.errors["fitted"]["median"], 1), list[str]()
+    half, beyond = _median_errors(prediction.estimate)
+    others = "if each algorithm and number of ranks is predicted from the others"
+    details = [f"Half of the times are within {half}, and within {beyond} {others}."]
     if link and link.beta and (testbed := findings.run.environment.get("emulated")):
         rates = bit_rate(round(8 / link.beta, -6)), usual_rate(testbed)
         details.append("The links of the fitted network carry {}, and the emulated ones {}.".format(*rates))
     return Answer(
-        f"One network model predicts {near} of {len(rows)} measured times within 10 %.",
+        f"One network model, fitted to {len(rows)} measured times, gives {near} of them within 10 %.",
         [
             f"The worst prediction, for {what}, is {predicted_answers.off(each)}.",
-            f"Half of the predictions are within {half} of the measured times.",
             *details,
         ],
         rows,

@@ -81,14 +81,18 @@ def split_answer(findings: Findings) -> Answer | None:
             pairs += [(record, one) for one in alike if not one.parallelism and one.ranks == record.ranks]
     fair = [(time_ratio([pair[1]], [pair[0]]), *pair) for pair in pairs if not any(r.disturbed for r in pair)]
     fair.sort(key=lambda one: (_split(one[1]) != LAYERS, -one[0].value))
-    where = findings.settings.where
+    where, words = findings.settings.where, "times as fast as splitting the batch"
     lines = [
-        sentence(f"{_split(record)} is {bounded(*size)} times as fast as splitting the batch {where(record)}")
+        sentence(f"{_in_one_launch(record)}{_split(record)} is {bounded(*size)} {words} {where(record)}")
         for size, record, _ in fair
     ]
     if left_out := dict.fromkeys(_network(pair[0]) for pair in pairs if any(r.disturbed for r in pair)):
         lines.append(f"Not decided for {listed(list(left_out))}: other load disturbed the measurement.")
     return Answer(lines[0], lines[1:], [record for _, *sides in fair for record in sides]) if lines else None
+
+
+def _in_one_launch(record: Record) -> str:
+    return "in one launch " if record.launches == 1 and not record.network else ""
 
 
 def _split(record: Record) -> str:
