@@ -128,7 +128,7 @@ def named(tables: Sequence[Table]) -> list[Table]:
 
 
 def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
-    """Return one table with the first rows of each; the first column, ``heading``, has their titles."""
+    """Return one table with the first rows of each, the last of ascending ones; ``heading``: of their titles."""
     header = list(dict.fromkeys(name for table in tables for name in table.header))
     sizes = [len(table.rows) for table in tables]
     every = sum(sizes)
@@ -136,10 +136,10 @@ def joined(tables: Sequence[Table], heading: str, most: int) -> Table:
     rows = [
         (table.title, *(dict(zip(table.header, row, strict=True)).get(column, NONE) for column in header))
         for table in tables
-        for row in table.rows[:each]
+        for row in (table.rows[-each:] if table.ascending else table.rows[:each])
     ][:most]
-    order = tables[0].order
-    rest = f"{len(rows)} of {every} rows, at most {each} of each {heading}{order and ', '}{order}; all are {REST}."
+    which, order = "the last" if tables[0].ascending else "at most", tables[0].order
+    rest = f"{len(rows)} of {every} rows, {which} {each} of each {heading}{order and ', '}{order}; all are {REST}."
     return replace(
         tables[0],
         title="",

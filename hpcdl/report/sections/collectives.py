@@ -249,7 +249,9 @@ def short(findings: Findings) -> Section:
     every = families(grouped(findings.records, "collective"))
     notes = one_launch([record for _, rows in every for record in rows])
     shown = [(Column[Comparable](family.unit or "size", lambda point: point.shown), family) for family, _ in every]
-    tables = [table((size, *FASTEST), family.points, family.title, left=2) for size, family in shown]
+    tables = [
+        table((size, *FASTEST), family.points, family.title, left=2, ascending=True) for size, family in shown
+    ]
     return Section("Collectives", notes, tables=tables, per="operation")
 
 
