@@ -176,10 +176,10 @@ def slowed(straggler: str) -> str:
     Pauses of each rank stand for the time of computing, those of 0 for a rank that does not compute.
     """
     if by_rank := re.fullmatch(r"every rank pauses ([\d.]+(?:/[\d.]+)+) s", straggler):
-        pauses = [*map(float, by_rank[1].split("/"))]
-        usual = min(filter(None, pauses))
-        slow = [(rank, pause / usual) for rank, pause in enumerate(pauses) if pause > usual]
-        return listed([f"rank {rank} slowed {times:g} times" for rank, times in slow]) or "equally fast ranks"
+        times = [*map(float, by_rank[1].split("/"))]
+        usual = min(filter(None, times))
+        slow = [(rank, time / usual) for rank, time in enumerate(times) if time > usual]
+        return listed([f"rank {rank} slowed {factor:g} times" for rank, factor in slow]) or "equally fast ranks"
     pauses = re.sub("every rank pauses (.*) in (.*) of its", r"pauses of \1 in \2 of every rank's", straggler)
     return re.sub(r"(\d+)x slower", r"slowed \1 times", pauses)
 
