@@ -91,7 +91,7 @@ def two_networks(hand, answer="answer = 'scaling'"):
 
 def test_the_sections_that_the_suite_names_answer_first_and_have_the_main_figure(hand):
     run = two_networks(hand)
-    reached = "The final accuracy of synchronous training is 90.0 %, with one seed (narrow, 2 ranks)."
+    reached = "The final accuracy of synchronous training with batches of 64 images is 90.0 %, with one seed (narrow, 2 ranks)."
     scaled = "Wide stays near-linear up to 2 ranks with a ring"
     for answer, first, main in (
         ("'accuracy'", reached, "Accuracy"),

@@ -2,7 +2,7 @@
 
 The suite ``trunk`` runs on two switches with four hosts each, joined at 1:1, 2:1 and 4:1. Latency and bandwidth are
 fitted to the times at 1:1, and a fat tree with these links predicts all of them. Needs root and a quiet machine.
-Prints the answer, then the predictions of each ratio.
+Prints the answer, then all times.
 """
 
 import argparse
@@ -30,12 +30,27 @@ def answer(cases):
     return f"Predicted allreduce times differ from undisturbed measured ones by at most {parts}."
 
 
+def table(cases):
+    """Return a row for each time, in Markdown."""
+    lines = [
+        "| hosts' links / uplink | size | algorithm | predicted ms | measured ms | predicted / measured | disturbed |"
+    ]
+    lines.append("|---" * 7 + "|")
+    for ratio, rows in cases.items():
+        for row in sorted(rows, key=lambda row: (row["message_bytes"], row["aggregation"])):
+            predicted, measured = 1e3 * row["predicted_seconds"], 1e3 * row["time_p50_seconds"]
+            size, disturbed = f"{row['message_bytes'] >> 20} MiB", "yes" if row["disturbed"] else ""
+            cells = (f"{ratio}:1", size, row["aggregation"], f"{predicted:,.0f}", f"{measured:,.0f}")
+            lines.append(f"| {' | '.join(cells)} | {predicted / measured:.3f} | {disturbed} |")
+    return "\n".join(lines)
+
+
 def main():
     """Measure and predict at each ratio."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="folder for the runs; a run that is there is not repeated")
     folder = parser.parse_args().folder
-    links, tree, cases, texts = folder / "links.toml", folder / "tree.toml", {}, []
+    links, tree, cases = folder / "links.toml", folder / "tree.toml", {}
     for ratio in (1, 2, 4):
         run, testbed = folder / f"{ratio}-to-1", ("testbed", "--hosts", 8, "--rate", f"{RATE}mbit")
         if not (run / "run.h5").exists():
@@ -44,8 +59,7 @@ def main():
             command("predict", run, "--network", run, "--save", links)
         tree.write_text(TREE.format(links=links.read_text(), ratio=ratio))
         cases[ratio] = json.loads(command("predict", run, "--network", tree, "--json"))["cases"]
-        texts.append(f"{ratio}:1\n\n{command('predict', run, '--network', tree)}")
-    print("\n\n".join([answer(cases), *texts]))
+    print(f"{answer(cases)}\n\n{table(cases)}")
 
 
 if __name__ == "__main__":
