@@ -4,8 +4,8 @@
 of steps, evaluations, updates, residuals and ranks, environments, and the suite's text. It has no events.
 
 Tables are packed by columns, integers as their differences. Digits that no section prints are left out: times of a
-case are multiples of 1, 2 or 5 times a power of ten, at most a thousandth of its median step, and losses of batches
-and norms of residuals have three digits.
+case are multiples of 1, 2 or 5 times a power of ten, at most a thousandth of its median step. Losses of batches and
+norms of residuals have three digits.
 """
 
 from __future__ import annotations
