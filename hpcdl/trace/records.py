@@ -4,8 +4,8 @@
 of steps, evaluations, updates, residuals and ranks, environments, and the suite's text. It has no events.
 
 Tables are packed by columns, integers as their differences. Digits that no section prints are left out: times of a
-case are multiples of 1, 2 or 5 times a power of ten, at most a thousandth of its median step. Losses of batches and
-norms of residuals have three digits.
+case are multiples of a power of ten, at most a thousandth of its median step, and losses of batches and norms of
+residuals have three digits.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ SUFFIXES: Final = (SUFFIX, ".json.gz")
 INDEX: Final = "case_index"
 FINEST: Final = 1000
 """Units of time in a median step, at least."""
+TEXT: Final = ({"id": lzma.FILTER_LZMA2, "lc": 4, "pb": 0},)
+"""Compression of text: the byte before tells more than the place in a word."""
 NORMS: Final = ("gradient_norm", "residual_norm")
 RECORDS: Final = "hpcdl records of schema"
 """Key of a file of records whose value is the number of their schema."""
@@ -56,7 +58,7 @@ def packed(run: Run) -> bytes:
         },
     }
     text = json.dumps(document, separators=(",", ":")).encode("ascii")
-    data = lzma.compress(text)
+    data = lzma.compress(text, filters=TEXT)
     if len(text) > _limit(len(data)):
         raise ValueError(f"{run.path}: records of {len(text)} bytes, too many to be read again: choose fewer runs")
     return data
@@ -110,8 +112,8 @@ def _rounded(run: Run) -> dict[str, dict[str, Rows]]:
     steps, units = tables["steps"], np.ones(len(run.described), np.int64)
     length = steps["end"] - steps["begin"] if "end" in steps else np.empty(0)
     for case in np.unique(steps[INDEX]) if len(length) else ():
-        most = max(np.median(length[steps[INDEX] == case]) / FINEST, 1)
-        units[case] = max(factor * 10 ** int(np.log10(most / factor)) for factor in (1, 2, 5) if factor <= most)
+        median = np.median(length[steps[INDEX] == case])
+        units[case] = 10 ** int(np.log10(max(median / FINEST, 1)))
     for table in (steps, tables["updates"]):
         for name in {"begin", "end", "time", "compute_ns", "input_ns"} & table.keys():
             unit = units[table[INDEX]]

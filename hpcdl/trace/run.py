@@ -121,7 +121,7 @@ class RecordedCase:
             for column in sorted(rows.dtype.names):
                 values = rows[column]
                 digest.update(np.where(np.isnan(values), np.nan, values).tobytes())  # JSON has one NaN
-        return digest.hexdigest()
+        return digest.hexdigest()[:16]
 
 
 def _frame_of(table: str) -> cached_property[pd.DataFrame]:
