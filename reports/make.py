@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import lzma
 import math
 import os
 import platform
@@ -175,6 +176,8 @@ def shell(command: str, log: Path, runs: Path, *, printed: bool = False) -> str 
 
 def measured(report: Report, runs: Path) -> bool:
     """Measure a report unless it has been; return False if that failed."""
+    from hpcdl.trace.records import TEXT
+
     (runs / "logs").mkdir(parents=True, exist_ok=True)
     log, record = runs / "logs" / f"{report.name}.txt", runs / f"{report.name}.json"
     if record.exists():
@@ -192,13 +195,21 @@ def measured(report: Report, runs: Path) -> bool:
     }
     DATA.mkdir(exist_ok=True)
     if report.printed:
-        report.data.write_text(text.replace(str(runs), "$RUNS"))
+        report.data.write_text(without_paths(text, runs))
     elif shell(f"hpcdl report $RUNS/{report.name} --together -o {report.data}", log, runs) is None:
         return False
+    else:
+        records = without_paths(lzma.decompress(report.data.read_bytes()).decode(), runs)
+        report.data.write_bytes(lzma.compress(records.encode(), filters=TEXT))
     with LOCK:
         MADE.write_text(json.dumps({**made(), report.name: facts}, indent=1, sort_keys=True) + "\n")
     record.write_text(json.dumps(facts))
     return True
+
+
+def without_paths(text: str, runs: Path) -> str:
+    """Return what a measurement left, without the paths of this machine."""
+    return text.replace(str(runs), "$RUNS").replace(str(ROOT), "$ROOT")
 
 
 def commit() -> str:
