@@ -175,6 +175,10 @@ class Failure:
         """The ranks that fail, at least one."""
         return self.rank if isinstance(self.rank, tuple) else (self.rank,)
 
+    def comes(self, rank: int, step: int) -> bool:
+        """Return True if ``rank`` fails before its step ``step``."""
+        return rank in self.ranks and step == self.step
+
     def of(self, ranks: Iterable[int]) -> str:
         """Describe the failures of some of the ranks."""
         return ", ".join(f"rank {rank} at step {self.step}" for rank in ranks)

@@ -171,7 +171,7 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
     def before_step(step: int) -> None:
         if trace == "alternating":
             mpi.events = None if step % 2 else recorder.events
-        if case.failure and comm.rank in case.failure.ranks and step == case.failure.step:
+        if case.failure and case.failure.comes(comm.rank, step):
             os.kill(os.getpid(), signal.SIGKILL)
 
     # a training that diverges overflows; the record shows it, and numpy would warn on each rank at each step

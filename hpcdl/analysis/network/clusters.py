@@ -1,6 +1,6 @@
 """Times of collectives on four real clusters, measured by others with PICO (github.com/HLC-Lab/pico).
 
-``reports/oracles/pico.py`` makes the tables. A job is a submission at a time; between jobs of one machine nodes
+``reports/oracles/pico.py`` makes the table. A job is a submission at a time; between jobs of one machine nodes
 differ, and so does the traffic of others. A measurement is the median over the repetitions in one job.
 """
 

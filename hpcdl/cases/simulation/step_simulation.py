@@ -252,7 +252,7 @@ async def simulate(
     failed = list[int]()
 
     def before_step(rank: int, step: int) -> None:
-        if failure is not None and rank in failure.ranks and step == failure.step:
+        if failure is not None and failure.comes(rank, step):
             failed.append(rank)
             raise RankFailed
 

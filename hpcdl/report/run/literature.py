@@ -173,7 +173,7 @@ def where(record: Record) -> str:
 def slowed(straggler: str) -> str:
     """Return words for a straggler: "rank 3 slowed 5 times" for "rank 3 5x slower".
 
-    Pauses of each rank stand for the time of computing, those of 0 for a rank that does not compute.
+    A pause replaces the computing of its rank; a rank with a pause of 0 does not compute.
     """
     if by_rank := re.fullmatch(r"every rank pauses ([\d.]+(?:/[\d.]+)+) s", straggler):
         times = [*map(float, by_rank[1].split("/"))]
