@@ -44,14 +44,14 @@ def test_strategies_share_a_table_and_what_differs_is_in_the_name(hand, row, who
     assert scaling.count("| method") == 1
     assert row(scaling, "synchronous, ring", "4")["step"] == "20.0 ms"
     assert row(scaling, "synchronous, none (no communication)", "4")["step"] == "10.0 ms"
-    cells = row(scaling, "downpour", "4")
+    cells = row(scaling, "Downpour", "4")
     assert [cells[name] for name in ("step", "images/s", "efficiency")] == ["10.0 ms", "6400", "1.00"]
-    assert "Step of downpour: mean time in which all ranks together process one global batch" in scaling
+    assert "Step of Downpour: mean time in which all ranks together process one global batch" in scaling
     assert "Base 1 rank, step 40.0 ms." in scaling
-    assert row(page, "downpour", "Downpour") == ["downpour", "Downpour", "downpour(n_fetch=1)", "own", "sgd"]
+    assert row(page, "Downpour", "Downpour") == ["Downpour", "Downpour", "downpour(n_fetch=1)", "own", "sgd"]
     staleness = section(whole(hand.read()), "Staleness")
-    assert row(staleness, "downpour")[2:6] == ["4", "1.00", "12.5 %", "3.00"]
-    assert row(staleness, "downpour")[-2:] == ["100.0 %", "0.0 %"]  # at 3, and at 4 or more
+    assert row(staleness, "Downpour")[2:6] == ["4", "1.00", "12.5 %", "3.00"]
+    assert row(staleness, "Downpour")[-2:] == ["100.0 %", "0.0 %"]  # at 3, and at 4 or more
 
 
 def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, row):
@@ -63,7 +63,7 @@ def test_memory_is_stated_for_a_method_alone_and_once_for_methods_alike(hand, ro
     downpour(hand, global_batch=128)
     apart = section(render([hand.read()], "md"), "Memory and consensus")
     assert row(alike, "all 2") == row(apart, "all 2") == ["all 2", "1.20 kB", "3.00"]
-    assert "layerwise" not in alike and row(apart, "downpour", "4")[2] == "4.00 kB"
+    assert "layerwise" not in alike and row(apart, "Downpour", "4")[2] == "4.00 kB"
 
 
 def test_virtual_time_is_called_so_and_stands_apart(hand, row):
@@ -100,12 +100,30 @@ NAMES = {
         ("tree, one sum after backward", "synchronous(bucket_bytes=0)", "tree"),
         ("layerwise", "layerwise(bucket_bytes=0)", "ring"),
     ],
+    "literature": [
+        ("Downpour", "asynchronous", "own", "sgd", 0.1, "Downpour"),
+        ("Downpour(n_push=5)", "downpour(n_push=5)", "own", "sgd", 0.1, "Downpour"),
+        ("SSP(3)", "ssp(bound=3)", "own", "sgd", 0.1, "SSP(3)"),
+        (
+            "2-softsync(scale_rate=staleness)",
+            "softsync(collect=15,scale_rate=staleness)",
+            "own",
+            "sgd",
+            0.1,
+            "2-softsync",
+        ),
+        ("softsync(scale_rate=none)", "softsync(scale_rate=none)", "own", "sgd", 0.1, ""),
+    ],
+    "two of one name in the literature": [
+        ("ssp", "ssp(bound=0)", "own", "sgd", 0.1, "BSP"),
+        ("m_synchronous", "m_synchronous(collect=all)", "own", "sgd", 0.1, "BSP"),
+    ],
 }
 
 
 @pytest.mark.parametrize("cases", NAMES.values(), ids=NAMES)
 def test_names_tell_what_differs_and_no_more(cases):
-    fields = ("training", "aggregation", "optimizer", "learning_rate")
+    fields = ("training", "aggregation", "optimizer", "learning_rate", "system")
     records = [Record(ranks=4, **dict(zip(fields, values, strict=False))) for _, *values in cases]
     assert [*map(Names(records), records)] == [name for name, *_ in cases]
 
@@ -113,7 +131,8 @@ def test_names_tell_what_differs_and_no_more(cases):
 WORDS = [
     ({"training": "parameter_averaging"}, "parameter_averaging(period=10)", "parameter averaging every 10 steps"),
     ({"training": "ssp(bound=0)", "system": "BSP"}, "ssp(bound=0), rate 0.1", "BSP with rate 0.1"),
-    ({"training": "asynchronous", "system": "Downpour"}, "asynchronous, 8 trials", "Downpour with 8 trials"),
+    ({"training": "asynchronous", "system": "Downpour"}, "Downpour, 8 trials", "Downpour with 8 trials"),
+    ({"training": "ssp", "system": "SSP(3)"}, "SSP(3)(servers=2)", "SSP(3) on 2 servers"),
     ({"training": "synchronous"}, "synchronous, ring", "synchronous training with a ring"),
     ({"training": "synchronous"}, "synchronous, ring + power_sgd(rank=2)", "PowerSGD of rank 2 over a ring"),
     ({}, "tree + top_k(density=0.01,code=rice)", "top-k at 1 % of the entries coded as rice over a tree"),
@@ -145,9 +164,9 @@ def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, ro
     assert tuple(time.series[-1].points[-1]) == pytest.approx((1.2, 0.81, 0.80, 0.85))
     assert [point.x for point in epochs.series[-1].points] == [1.0, 2.0]
     best = section(whole(hand.read()), "Best methods")
-    lines = ["-", "downpour", "4", "93.0 %", "layerwise", "3"]
+    lines = ["-", "Downpour", "4", "93.0 %", "layerwise", "3"]
     assert row(best, "digits", "accuracy at the end")[2:] == lines
-    assert row(best, "digits", "accuracy within epochs")[3:5] == ["downpour", "4"]
+    assert row(best, "digits", "accuracy within epochs")[3:5] == ["Downpour", "4"]
     synchronous(hand, seed=1, accuracy=0.1, training="pipeline")
     lone = section(whole(hand.read()), "Best methods")
     assert row(lone, "digits", "accuracy at the end")[6:] == ["layerwise and pipeline", "4"]

@@ -21,7 +21,7 @@ def test_a_stage_is_compared_with_synchronous_training(hand):
     )
     assert not answer.details
     (table,) = step_ratios.SHARDING.page(found).tables
-    assert table.rows[-1] == ("zero", "4", "25.0 ms", "10.0 ms", "103 B", "700 B", "6.18 to 61.8 kB/s")
+    assert table.rows[-1] == ("ZeRO-3", "4", "25.0 ms", "10.0 ms", "103 B", "700 B", "6.18 to 61.8 kB/s")
 
 
 @pytest.mark.parametrize(

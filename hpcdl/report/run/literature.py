@@ -1,6 +1,6 @@
 """Names for sentences: methods and links as the literature writes them, settings in words.
 
-Tables have the names of a suite (:mod:`hpcdl.report.run.method_names`).
+Tables have settings as a suite writes them (:mod:`hpcdl.report.run.method_names`).
 """
 
 import math
@@ -67,10 +67,12 @@ SETTINGS: Final = {
     "rule": "by {} rule",
     "scale_rate": "with learning rates divided by the {}",
     "segment_bytes": "in segments of {}",
+    "servers": "on {} servers",
     "warmup": "with a warm-up",
     "warmup_steps": "with {} dense steps first",
     "bucket_bytes=0": "by whole layers",
     "nearest_first=True": "(nearest rank first)",
+    "overlap=True": "(overlapped)",
     "dedicated=True": "with a dedicated server",
     "period=1": "in every step",
     "ramp_steps=0": "without a ramp",
@@ -119,8 +121,10 @@ def _part(part: str, record: Record) -> str:
     scheme, plus, compressor = part.rpartition(" + ")
     if plus:
         return f"{title_of(compressor)} over {title_of(scheme)}"
-    own = record.system if parts(part)[0] == record.strategy else None
-    return title_of(part, own or "")
+    system = record.system or ""
+    if system and part.startswith(system):
+        part = (record.strategy or "") + part.removeprefix(system)
+    return title_of(part, system if parts(part)[0] == record.strategy else "")
 
 
 def title_of(label: str, system: str = "") -> str:

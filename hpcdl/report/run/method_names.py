@@ -1,6 +1,6 @@
 """Names of rows: as brief as the other rows of a table allow."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from hpcdl.analysis.run.record import ANY, Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, plural, volume
+from hpcdl.report.run.literature import IMPLIED
 from hpcdl.training.parts.traits import BY_STRATEGY
 
 
@@ -43,14 +44,16 @@ def scheme_name(record: Record) -> str:
 class Names:
     """Names for the methods of one table.
 
-    A method is called as in its suite. Of settings only those are named that differ between strategies, or
-    optimizers, of the same name; settings that follow from the named ones are left out.
+    A strategy has the literature's name, as in sentences, if it is one on all numbers of ranks; anything else is
+    called as in its suite. Of settings only those are named that differ between strategies, or optimizers, of the
+    same name; settings that follow from the named ones are left out.
     """
 
     def __init__(self, cases: Iterable[Record]) -> None:
         self._cases = list(cases)
         self._brief = {
-            **{field: _brief(self._all(field)) for field in ("training", "parallelism", "optimizer", "schedule")},
+            "training": _brief(self._strategies()),
+            **{field: _brief(self._parts(field)) for field in ("parallelism", "optimizer", "schedule")},
             "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},
             "tuning": {text: plural(int(text), "trial") if text else "not tuned" for text in self._all("tuning")},
         }
@@ -96,6 +99,20 @@ class Names:
     def _all(self, field: str) -> list[str]:
         return list(dict.fromkeys(text_of(case, field) for case in self._cases))
 
+    def _parts(self, field: str) -> dict[str, tuple[str, dict[str, str]]]:
+        return {label: parts(label) for label in self._all(field)}
+
+    def _strategies(self) -> dict[str, tuple[str, dict[str, str]]]:
+        """Return name and settings by label; the literature's name has those settings that it does not imply."""
+        systems: dict[str, set[str]] = {}
+        for case in self._cases:
+            systems.setdefault(text_of(case, "training"), set()).add(case.system or "")
+        named = plain = self._parts("training")
+        for label, (_, settings) in plain.items():
+            if len(systems[label]) == 1 and (system := min(systems[label])):
+                named = named | {label: (system, {k: v for k, v in settings.items() if not k.startswith(IMPLIED)})}
+        return named if len({*map(str, named.values())}) == len(named) else plain
+
     def _texts(self, case: Record) -> tuple[str, ...]:
         return tuple(text_of(case, field) for field in self._brief)
 
@@ -106,12 +123,12 @@ def text_of(case: Record, field: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value or "")
 
 
-def _brief(labels: Iterable[str]) -> dict[str, str]:
+def _brief(known: Mapping[str, tuple[str, dict[str, str]]]) -> dict[str, str]:
     """Return by label its name, with the settings in which it differs from others of the same name.
 
     ``scale_rate`` is named although all have it: a remedy for stale gradients, as much as the strategy.
     """
-    known, names = {label: parts(label) for label in labels}, {}
+    names = {}
     for label, (head, settings) in known.items():
         alike = [others for name, others in known.values() if name == head]
         keys = dict.fromkeys(key for others in alike for key in others if key in settings)

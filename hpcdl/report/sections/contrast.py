@@ -241,9 +241,16 @@ def _named(key: str, side: Side) -> str:
     if key == "ranks":
         return f"a job of {plural(int(side.name), 'rank')}"
     if key == "straggler":
-        slow = side.records[0].straggler
-        return f"training with {slowed(slow)}" if slow else "training without a slow rank"
+        slow = slowed(side.records[0].straggler or "")
+        return f"training with {slow}" if slow else "training without a slow rank"
     return link_title(side.name) if key == "network" else title_of(side.name)
+
+
+def _compared(pair: Pair) -> str:
+    """Return both sides, as briefly as a table has them."""
+    sides = pair.first, pair.other
+    slow = [slowed(side.records[0].straggler or "") or "no slow rank" for side in sides]
+    return " / ".join(slow if pair.key == "straggler" else [side.name for side in sides])
 
 
 def _paired(compare: Compare, values: Mapping[str, Mapping[Key, Side]]) -> list[Pair]:
@@ -329,7 +336,7 @@ def page(findings: Findings) -> Section:
     """Return a row for each pair."""
     columns: list[Column[Pair]] = [
         Column("configuration", lambda pair: pair.where),
-        Column("compared", lambda pair: f"{pair.first.name} / {pair.other.name}"),
+        Column("compared", _compared),
         Column("medians", _medians),
         Column("quotient", lambda pair: pair.shown, importance="answer"),
         Column("verdict", lambda pair: pair.word.replace("single", "one launch or seed"), importance="answer"),
@@ -345,10 +352,13 @@ def _medians(pair: Pair) -> str:
 def charts(findings: Findings) -> list[Intervals]:
     """Return the quotients, with the line of equal sides."""
     shown = [pair for pair in pairs(findings) if not is_difference(MEASURES[pair.measure])]
-    labels = [f"{pair.first.name} / {pair.other.name} {pair.where}" for pair in shown]
+    compared = [*map(_compared, shown)]
+    alike = len({*compared}) == 1
+    labels = [("" if alike else f"{sides} ") + pair.where for sides, pair in zip(compared, shown, strict=True)]
     sizes = [(s.value, *((s.low, s.high) if s.low < s.high else (None, None))) for s in (p.size for p in shown)]
+    axis = Axis(compared[0] if alike else "first / other")
     note = "Bars are 95 % intervals; 1: both sides are equal."
-    return [Intervals("Contrast", labels, sizes, Axis("first / other"), 1.0, note)] if len(shown) > 1 else []
+    return [Intervals("Contrast", labels, sizes, axis, 1.0, note)] if len(shown) > 1 else []
 
 
 SECTION: Final = Declaration(1, page, answer=answer, figures=(charts,))

@@ -58,7 +58,8 @@ class Naming:
     def words(self, candidate: Candidate) -> str:
         """Return the name of a method for a sentence, with its batch where it has several."""
         name, record = self.method(candidate), candidate.record
-        words = in_words(name, record) if len(self._batches) > 1 else title_of(record.strategy)
+        alone = len(self._batches) < 2
+        words = title_of(record.strategy, record.system or "") if alone else in_words(name, record)
         return words + (f" at batch {record.global_batch}" if len(self._batches[name]) > 1 else "")
 
     def differing(self, decision: Decision) -> list[str]:

@@ -124,7 +124,7 @@ def _columns(network: Network | None, bases: Collection[str], missed: str) -> li
 
 def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[str]) -> list[str]:
     records = [row.scale.record for row in shown]
-    free = [record.strategy for record in records if not record.keeps_step]
+    free = [record.system or record.strategy for record in records if not record.keeps_step]
     seeds = max(len(scale.records) for method in methods for scale in method.scales)
     doubtful = sorted({record.ranks for record in records if record.ceiling_disturbed})
     hidden = any(_exposed(row) == NOISE for row in shown)
