@@ -106,6 +106,18 @@ def test_a_share_of_seeds_has_exact_bounds():
         assert word == (YES if seeds > 3 and diverged else OPEN)
 
 
+def test_survivors_decide_nothing():
+    """A seed that diverged or failed has no accuracy, and the others would be a choice of the better ones."""
+    kept = [Record(seed=seed, final_accuracy=0.9 + seed / 1000) for seed in range(4)]
+    assert decided(kept, "final_accuracy", above=0.8).word == YES
+    for lost in ({"diverged_step": 3}, {"error": "rank 0: OSError: full"}):
+        decision = decided([*kept, Record(seed=9, **lost)], "final_accuracy", above=0.8)
+        assert (decision.word, decision.deciding.doubt) == (OPEN, "a seed has no number")
+    nan = "rank 0: FloatingPointError: step 76: gradient of conv1.weight: element 0 of the flat gradient is nan"
+    share = decided([*kept, Record(seed=9, error=nan)], "diverged", above=0.5)
+    assert share.clauses[0].value.value == 0.2
+
+
 def test_a_missed_target_is_later_than_any_other():
     sides = (("ring", 2.0), ("tree", None))
     records = [

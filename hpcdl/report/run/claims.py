@@ -88,6 +88,7 @@ REMEDIES: Final = {
     "1 launch": "more launches than one",
     "ranks share cores": "times of ranks that do not share cores",
     "no interval": "more seeds than one, because this time has no interval over launches",
+    "a seed has no number": "trainings that neither diverge nor fail with any seed",
 }
 """By the reason for which a number decides nothing."""
 
@@ -356,15 +357,18 @@ def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
 
 
 def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
-    other = clause.by or clause.minus
-    sides = [_side(clause.field, case, records) for case in (clause.case, other) if case is not None]
+    cases = [case for case in (clause.case, clause.by or clause.minus) if case is not None]
+    same = [[record for record in records if _belongs(record, case)] for case in cases]
+    sides = [[(one, n) for one in found if (n := _number(clause.field, one)) is not None] for found in same]
     value = _compared(clause, sides)
     if math.isnan(value.value):
         return ClauseDecision(clause)
     marks = dict.fromkeys(mark for side in sides for record, _ in side for mark in record.marks)
     shown = [mark for mark in marks if mark == "simulated" or clause.is_timed]
     measured = clause.is_timed and "simulated" not in shown
+    lost = [record for found in same for record in found if record.error or record.diverged_step is not None]
     doubts = {
+        "a seed has no number": any(_number(clause.field, record) is None for record in lost),
         "1 seed": clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2,
         "ranks share cores": measured and "oversubscribed" in shown,
         "1 launch": measured and any(record.launches == 1 for side in sides for record, _ in side),
@@ -373,14 +377,15 @@ def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
     return ClauseDecision(clause, value, shown, next((doubt for doubt in doubts if doubts[doubt]), ""))
 
 
-def _side(field: str, case: JsonMapping, records: Sequence[Record]) -> Side:
-    """Return the records of a case that have a number, with it."""
-    return [
-        (record, value)
-        for record in records
-        if not record.error and all(str(record.stated(key)) == str(case[key]) for key in case)
-        if (value := number(record, field)) is not None
-    ]
+def _belongs(record: Record, case: JsonMapping) -> bool:
+    return all(str(record.stated(key)) == str(case[key]) for key in case)
+
+
+def _number(field: str, record: Record) -> float | None:
+    """Return the number of a record; a training failed with values that a compressor cannot send has diverged."""
+    if not record.error:
+        return number(record, field)
+    return 1.0 if field == "diverged" and FloatingPointError.__name__ in record.error else None
 
 
 def _by_seed(side: Side) -> dict[int | None, float]:
