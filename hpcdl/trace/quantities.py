@@ -263,7 +263,8 @@ class TrainingNumbers:
     )
     diverged_step = count(
         "training diverged: smallest step, from 0, with a loss that is not finite, or after as many steps "
-        "parameters that are not; lowest such rank. Then accuracy, loss and times to the target are empty"
+        "parameters that are not, or, if simulated, values that a compressor cannot send; lowest such rank. Then "
+        "accuracy, loss and times to the target are empty"
     )
     diverged_rank = count()
     final_loss = number("on the test set at the end; the best of all evaluations", seeded=True, better="lower")

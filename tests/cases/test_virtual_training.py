@@ -70,9 +70,17 @@ def test_the_numbers_are_those_of_a_training_in_this_process(ranks):
 
 
 def test_a_training_that_diverges_has_no_accuracy_and_reaches_no_target():
-    for training in ["synchronous", "asynchronous", "pipeline"]:
-        mesh = {"data": 2, "pipeline": 2} if training == "pipeline" else None
-        spec = case(training=training, mesh=mesh, target_accuracy=0.05).spec
+    """A compressor cannot send such values, so that training ends there."""
+    encoded, broadcast = {"compression": "one_bit"}, {"compression": "threshold"}
+    for training, more in [
+        ("synchronous", {}),
+        ("synchronous", encoded | {"aggregation": "allgather"}),
+        ("asynchronous", {}),
+        ("asynchronous", encoded),
+        ("update_broadcast", broadcast),
+        ("pipeline", {"mesh": {"data": 2, "pipeline": 2}}),
+    ]:
+        spec = case(training=training, target_accuracy=0.05, **more).spec
         recorder = Recorder()
         with np.errstate(all="ignore"):
             in_process(1).run(train.program(replace(spec, learning_rate=1e6), silent_journal(recorder)))

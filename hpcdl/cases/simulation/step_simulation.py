@@ -236,7 +236,10 @@ async def simulate(
     journal: Journal,
     _comm: Comm,
 ) -> dict[str, Scalar]:
-    """Run ``train`` on all ranks of the case in virtual time; return rank 0's findings and the simulation's."""
+    """Run ``train`` on all ranks of the case in virtual time; return rank 0's findings and the simulation's.
+
+    A training that diverges ends when a compressor meets a value that it cannot send.
+    """
     ranks, failure, cluster = spec.ranks, spec.failure, spec.cluster
     work = ComputeTimeModel(
         spec.stage_times, ranks, jitter=spec.jitter, straggler=spec.straggler, seed=spec.seed, draw=journal.draw
@@ -271,6 +274,19 @@ async def simulate(
         session.timed_updates = bool(costs)
         return await train(comm, session)
 
-    first, *_ = world.run(take_part)
+    try:
+        first, *_ = world.run(take_part)
+    except FloatingPointError:
+        first = {}
+        _record_divergence(journals, len(spec.data.train))
     failures = {"process_failure": failure.of(failed)} if failure else {}
     return {**first, "nodes": -(-ranks // cluster.ranks_per_host), **failures}
+
+
+def _record_divergence(journals: Sequence[Journal], epoch: int) -> None:
+    """Record a test without a number as the last one of each rank, after its steps; ``epoch`` in images."""
+    samples = sum(int(journal.recorder.step_table()["images"].sum()) for journal in journals)
+    tests = min(len(journal.recorder.evaluations) for journal in journals)
+    for journal in journals:
+        del journal.recorder.evaluations[tests:]  # not all ranks have ended these tests
+        journal.evaluation(samples / epoch, math.nan, math.nan, samples)

@@ -104,10 +104,7 @@ async def _trial(
     comm: Comm,
 ) -> Score:
     recorder = Recorder(events=False)
-    try:
-        await program(spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)))(comm)
-    except FloatingPointError:  # diverged, and could not be compressed
-        return Score(2, 0, 0, 0)
+    await program(spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)))(comm)
     rows = zip(*(rank.evaluations for rank in recorder.virtual), strict=True)
     seen = [max(same, key=lambda evaluation: evaluation.training_seconds) for same in rows]
     images = max(evaluation.samples for evaluation in seen)
