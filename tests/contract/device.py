@@ -27,6 +27,12 @@ class OnDevice(np.lib.mixins.NDArrayOperatorsMixin):
     def T(self):
         return OnDevice(self.held.T)
 
+    def get(self):
+        return self.held.copy()
+
+    def set(self, values):
+        self.held[...] = values
+
     def __array__(self, *_):
         raise TypeError("Implicit conversion to a NumPy array is not allowed")
 
