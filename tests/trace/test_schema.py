@@ -208,6 +208,7 @@ def test_packs_what_was_recorded_to_bytes_and_back():
         assert packed[name].dtype == array.dtype
         assert packed[name].tobytes() == array.tobytes(), name
     assert [packed["labels"][i].decode() for i in packed["events"]["label"]] == ["send", "größe", "send"]
+    assert np.isnan(packed["steps"]["learning_rate"][0])
 
 
 def test_limit_keeps_the_first_events_and_counts_the_others():
