@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from contract.aggregations import NATIVE, called
 from contract.cases import case_of, ran
+from contract.device import OnDevice
 from contract.operands import as_wanted
 
 from hpcdl.aggregation.parts.collectives import COLLECTIVES, schemes
@@ -14,33 +15,13 @@ from hpcdl.cases.measuring.timed_collectives import Contents, alike, reals
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 
-
-class DeviceArray(np.ndarray):
-    """Neither sums with host arrays nor is filled by them."""
-
-    def __array_ufunc__(self, ufunc, method, *inputs, out=(), **keywords):
-        for one in (*inputs, *out):
-            if isinstance(one, np.ndarray) and not isinstance(one, DeviceArray):
-                raise TypeError("Unsupported type <class 'numpy.ndarray'>")
-        plain = [np.asarray(one).view(np.ndarray) if isinstance(one, DeviceArray) else one for one in inputs]
-        if out:
-            keywords["out"] = tuple(one.view(np.ndarray) for one in out)
-        result = getattr(ufunc, method)(*plain, **keywords)
-        return out[0] if out else np.asarray(result).view(DeviceArray)
-
-    def __setitem__(self, key, value):
-        if isinstance(value, np.ndarray) and not isinstance(value, DeviceArray):
-            raise TypeError("use asarray")
-        super().__setitem__(key, value)
-
-
 DEVICE = replace(
     backend("numpy"),
     name="device",
     device=object(),
-    zeros=lambda size, dtype: np.zeros(size, dtype).view(DeviceArray),
-    asarray=lambda array: array.copy().view(DeviceArray),
-    to_host=lambda array: np.array(array.view(np.ndarray)),
+    zeros=lambda size, dtype: OnDevice(np.zeros(size, dtype)),
+    asarray=lambda array: OnDevice(array.copy()),
+    to_host=lambda array: array.held.copy(),
 )
 
 

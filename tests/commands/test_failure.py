@@ -4,54 +4,25 @@ import pytest
 
 from hpcdl.trace.schema import read
 
-DOWNPOUR = """
-[[case]]
-kind = "train"
-model = "lenet5"
-dataset = "digits"
-learning_rate = 0.02
-global_batch = 48
+from .conftest import TRAIN
+
+DOWNPOUR = f"""{TRAIN.replace("0.05", "0.02")}
 epochs = 2
 ranks = 4
-training = {name = "downpour", servers = 1}
-failure = {rank = 3, step = 5}
+training = {{name = "downpour", servers = 1}}
+failure = {{rank = 3, step = 5}}
 """
 TWO = DOWNPOUR.replace("rank = 3", "rank = [2, 3]") + 'compression = {name = "top_k", density = 0.1}\n'
 
-SANDBLASTER = """
-[[case]]
-kind = "train"
-model = "lenet5"
-dataset = "digits"
-learning_rate = 1.0
-global_batch = 720
+SANDBLASTER = f"""{TRAIN.replace("0.05", "1.0").replace("48", "720")}
 steps = 8
 ranks = 4
-training = {name = "sandblaster", servers = 1}
-failure = {rank = 3, step = 5}
+training = {{name = "sandblaster", servers = 1}}
+failure = {{rank = 3, step = 5}}
 """
 
-USUAL = """
-[[case]]
-kind = "collective"
-aggregation = "ring"
-ranks = 4
-message_bytes = 4
-repetitions = 3
-"""
-
-MODEL_GROUPS = """
-[[case]]
-kind = "train"
-model = "lenet5"
-dataset = "digits"
-learning_rate = 0.05
-global_batch = 16
-steps = 20
-ranks = 4
-mesh = {model = 2}
-training = "mine:dies"
-"""
+USUAL = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 4\nmessage_bytes = 4\nrepetitions = 3\n'
+MODEL_GROUPS = f'{TRAIN}steps = 20\nranks = 4\nmesh = {{model = 2}}\ntraining = "mine:dies"\n'
 
 DIES = """
 import os

@@ -6,19 +6,14 @@ from hpcdl.cli import main
 from hpcdl.commands.trace import FORMATS
 from hpcdl.trace.schema import read
 
-SUITE = """
-[suite]
-name = "s"
+from .conftest import TRAIN
 
-[[case]]
-kind = "train"
-model = "lenet5"
-dataset = "digits"
-learning_rate = 0.05
-training = {name = "synchronous", bucket_bytes = 0}
+SUITE = f"""[suite]
+name = "s"
+{TRAIN.replace("48", "12")}
+training = {{name = "synchronous", bucket_bytes = 0}}
 aggregation = ["ring", "tree"]
 ranks = 3
-global_batch = 12
 steps = 4
 network = "ethernet-1g"
 flops = 1e9

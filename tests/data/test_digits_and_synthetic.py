@@ -14,16 +14,8 @@ def bundled():
     return digits()
 
 
-def test_counts_and_shape(bundled):
-    assert (bundled.name, bundled.shape, bundled.classes) == ("digits", (8, 8, 1), 10)
-    assert (len(bundled.train), len(bundled.test)) == (1437, 360)
-    together = np.bincount(bundled.train.labels) + np.bincount(bundled.test.labels)
-    assert together.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    assert (np.bincount(bundled.test.labels) == 36).all()
-    assert bundled.train.labels.dtype == np.int64
-
-
 def test_content_never_changes(bundled):
+    assert (bundled.name, bundled.classes, len(bundled.train), len(bundled.test)) == ("digits", 10, 1437, 360)
     assert bundled.digest == "f32e0fb174f1ddc0ffc66f856623b78a654cd0102aebcf7edf00351c03f1df91"
     assert digits().digest == bundled.digest
     assert "Alpaydin" in bundled.source

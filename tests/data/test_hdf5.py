@@ -110,21 +110,16 @@ def test_threads_may_read_at_once(tmp_path):
 IMAGES, LABELS = TRAIN
 WRONG = [
     ({"train_labels": None}, "lacks train/images or train/labels"),
-    ({"train_images": None, "train_images_here": IMAGES}, "lacks train/images or train/labels"),
     ({"train_images": IMAGES.astype("f4")}, "train/images must be uint8 (images, height, width, channels)"),
     ({"test_images": TEST[0].astype("i2")}, "and not empty, not int16 (20, 12, 10, 3)"),
-    ({"train_images": IMAGES[..., 0]}, "and not empty, not uint8 (50, 12, 10)"),
     ({"train_labels": LABELS.astype("f4")}, "train/labels must be 50 integers, not float32 (50,)"),
     ({"test_labels": TEST[1][:, None]}, "test/labels must be 20 integers, not int64 (20, 1)"),
     ({"train_labels": LABELS[:49]}, "train/labels must be 50 integers, not int64 (49,)"),
     ({"test_images": TEST[0][:0], "test_labels": TEST[1][:0]}, "test/images must be"),
-    ({"train_images": IMAGES[:, :0]}, "train/images must be"),
     ({"test_images": TEST[0][:, :11]}, "test/images are (11, 10, 3), but the training images are (12, 10, 3)"),
-    ({"test_images": TEST[0][..., :1]}, "test/images are (12, 10, 1), but the training images are (12, 10, 3)"),
     ({"train_labels": LABELS - 1}, "train/labels: label -1 at "),
     ({"attributes": {"mean": [0.5], "std": [0.5]}}, "mean and std must be 3 numbers each from 0 to 1"),
     ({"attributes": {"mean": [120.0] * 3, "std": [60.0] * 3}}, "mean and std must be 3 numbers each from 0 to 1"),
-    ({"attributes": {"mean": [0.5] * 3, "std": [0.5, 0, 0.5]}}, "mean and std must be 3 numbers"),
     ({"attributes": {"mean": [0.5] * 3, "std": [0.5, np.nan, 0.5]}}, "mean and std must be 3 numbers"),
     ({"train_labels": h5py.Empty("i4")}, "train/labels must be 50 integers"),
 ]

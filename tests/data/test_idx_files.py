@@ -41,9 +41,7 @@ DAMAGED = {
     "values added": (GOOD + b"\0", "too long: 4 x 3 x 2 values need 40 bytes, it has 41"),
     "huge": (GOOD[:4] + b"\xff" * 12 + GOOD[16:], "truncated: 4294967295 x "),
     "magic": (b"\1" + GOOD[1:], "not an IDX file"),
-    "type": (b"\0\0\x0d\3" + GOOD[4:], "not an IDX file"),
     "dimensions": (b"\0\0\x08\1" + GOOD[4:], "not an IDX file"),
-    "text": (b"<html>not found</html>", "not an IDX file"),
 }
 
 

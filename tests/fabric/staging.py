@@ -1,48 +1,8 @@
-"""A device that is none: arrays that are not numpy's, and copies that take their time."""
+"""Copies to and from a device that take their time."""
 
 import numpy as np
 
 from hpcdl.fabric.device.staged_copy import HEADER
-
-
-class Faraway:
-    """What a scheme does with an array, on memory that numpy's functions and MPI must not touch."""
-
-    def __init__(self, values):
-        self.values = values
-
-    dtype = property(lambda self: self.values.dtype)
-    shape = property(lambda self: self.values.shape)
-    size = property(lambda self: self.values.size)
-    nbytes = property(lambda self: self.values.nbytes)
-    itemsize = property(lambda self: self.values.itemsize)
-
-    def __len__(self):
-        return len(self.values)
-
-    def __getitem__(self, part):
-        return Faraway(self.values[part])
-
-    def __setitem__(self, part, values):
-        self.values[part] = values.values
-
-    def __iadd__(self, other):
-        self.values += other.values
-        return self
-
-    def reshape(self, *shape):
-        return Faraway(self.values.reshape(*shape))
-
-    def get(self):
-        return self.values.copy()
-
-    def set(self, values):
-        self.values[...] = values
-
-    def __array_function__(self, function, types, arguments, settings):
-        assert function is np.empty_like
-        (like,) = arguments
-        return Faraway(np.empty_like(like.values, **settings))
 
 
 class SlowCopies:
@@ -89,4 +49,4 @@ class SlowCopies:
 
 def bytes_of(piece):
     assert len(piece.shape) == 1
-    return piece.values.view(np.uint8)
+    return piece.held.view(np.uint8)

@@ -5,7 +5,8 @@ import random
 
 import numpy as np
 import pytest
-from fabric.staging import Faraway, SlowCopies
+from contract.device import OnDevice
+from fabric.staging import SlowCopies
 
 from hpcdl.fabric.comm import Status
 from hpcdl.fabric.device import transport
@@ -110,11 +111,11 @@ def test_what_is_sent_arrives():
     for seed in range(5):
         for length in LENGTHS:
             (here, out), (there, into) = pair(CHUNK, seed)
-            sent, got = Faraway(np.arange(float(length))), Faraway(np.full(length + 11, -1.0))
+            sent, got = OnDevice(np.arange(float(length))), OnDevice(np.full(length + 11, -1.0))
             _, status = drive(send(here, out, sent, 1, 5), receive(there, into, got, 0, 5), seed=seed)
             assert status == Status(0, 5, length)
-            assert (got.values[:length] == np.arange(length)).all()
-            assert (got.values[length:] == -1).all()
+            assert (got.held[:length] == np.arange(length)).all()
+            assert (got.held[length:] == -1).all()
             assert out.borrowed == into.borrowed == 0
 
 
@@ -122,36 +123,36 @@ def test_ranks_that_exchange():
     """Of different lengths, each with both of its flows under way."""
     for seed in range(5):
         ends = pair(CHUNK, seed)
-        outgoing = [Faraway(np.arange(1003.0)), Faraway(np.arange(500.0) * 2)]
-        incoming = [Faraway(np.zeros(500)), Faraway(np.zeros(1003))]
+        outgoing = [OnDevice(np.arange(1003.0)), OnDevice(np.arange(500.0) * 2)]
+        incoming = [OnDevice(np.zeros(500)), OnDevice(np.zeros(1003))]
         flows = [
             both(send(wire, copies, outgoing[me], 1 - me, 0), receive(wire, copies, incoming[me], 1 - me, 0))
             for me, (wire, copies) in enumerate(ends)
         ]
         answers = drive(*flows, seed=seed)
         assert [status.count for _, status in answers] == [500, 1003]
-        assert (incoming[0].values == outgoing[1].values).all()
-        assert (incoming[1].values == outgoing[0].values).all()
+        assert (incoming[0].held == outgoing[1].held).all()
+        assert (incoming[1].held == outgoing[0].held).all()
 
 
 def test_messages_under_one_tag_do_not_mix():
     """Two at once: pieces of one never get into the other."""
     for seed in range(5):
         (here, out), (there, into) = pair(CHUNK, seed)
-        sent = [Faraway(np.full(n, float(n))) for n in (100, 77, 3)]
-        got = [Faraway(np.zeros(100)) for _ in sent]
+        sent = [OnDevice(np.full(n, float(n))) for n in (100, 77, 3)]
+        got = [OnDevice(np.zeros(100)) for _ in sent]
         flows = [send(here, out, one, 1, 0) for one in sent] + [receive(there, into, one, 0, 0) for one in got]
         *_, first, second, third = drive(*flows, seed=seed)
         assert [first.count, second.count, third.count] == [100, 77, 3]
         for one, status in zip(got, (first, second, third), strict=True):
-            assert (one.values[: status.count] == status.count).all()
+            assert (one.held[: status.count] == status.count).all()
 
 
 def test_a_piece_is_copied_while_its_neighbour_travels():
     log = []
     wire = Line(0, {}, lambda: 0, log)
     copies = SlowCopies(CHUNK, lambda: 1, log)
-    flow = send(wire, copies, Faraway(np.zeros(24)), 1, 0)
+    flow = send(wire, copies, OnDevice(np.zeros(24)), 1, 0)
     for wait in flow:
         while not wait() and log.count("send begins") < 2:
             pass
@@ -166,7 +167,7 @@ def test_no_slot_is_written_while_it_travels():
     """The third piece waits until the first has gone."""
     log, boxes = [], {}
     wire, copies = Line(0, boxes, lambda: 0, log), SlowCopies(CHUNK, lambda: 0, log)
-    flow = send(wire, copies, Faraway(np.arange(24.0)), 1, 0)
+    flow = send(wire, copies, OnDevice(np.arange(24.0)), 1, 0)
     waits = [next(flow)]
     while waits[0]():
         waits = [next(flow)]
@@ -180,7 +181,7 @@ def test_no_slot_is_written_while_it_travels():
 
 def test_too_long_a_message():
     (here, out), (there, into) = pair(CHUNK)
-    flows = send(here, out, Faraway(np.zeros(4)), 1, 0), receive(there, into, Faraway(np.zeros(2)), 0, 0)
+    flows = send(here, out, OnDevice(np.zeros(4)), 1, 0), receive(there, into, OnDevice(np.zeros(2)), 0, 0)
     with pytest.raises(ValueError, match=r"^a message of 32 bytes from rank 0 into 16$"):
         drive(*flows)
 

@@ -53,6 +53,10 @@ ELEMENTARY = {
     "max 3/2": ("max_pooling", pooling((55, 55, 96), (3, 3), (2, 2), (0, 0))),
     "max 3/2 padded": ("max_pooling", pooling((57, 57, 64), (3, 3), (2, 2), (1, 1))),
     "average 3/2": ("average_pooling", pooling((32, 32, 32), (3, 3), (2, 2), (0, 0))),
+    "max 18, more than a byte counts": ("max_pooling", pooling((20, 19, 4), (18, 18), (1, 1), (0, 0))),
+    "max 3/2 of odd channels": ("max_pooling", pooling((6, 5, 3), (3, 3), (2, 2), (1, 1))),
+    "average of one pixel": ("average_pooling", pooling((1, 1, 40), (1, 1), (2, 2), (0, 0))),
+    "sigmoid of odd channels": ("sigmoid", lambda dtype: geometry.Blob((6, 5, 3), dtype)),
     "global": ("global_average", lambda dtype: geometry.Blob((7, 7, 2048), dtype)),
     "lrn": (
         "response_normalization",

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from gpu import check, compressors_part, exact_part
+from gpu import check, exact_part
 from gpu.processor import GXX, Processor
 
 from hpcdl.nn.kernels.cupy.backend import backend_on
@@ -39,18 +39,6 @@ def test_its_parts_run(tmp_path):
     assert sum(line["ok"] is True for line in lines) > 20
     for part in check.PARTS:
         assert f"\n{part} " in f"\n{done.stdout}"
-
-
-@pytest.mark.skipif(not GXX, reason="needs g++")
-def test_compressors_are_compared_with_those_of_the_host(tmp_path, monkeypatch):
-    stand_in = backend_on(Processor())
-    monkeypatch.setattr(compressors_part, "backend", lambda _name: stand_in)
-    monkeypatch.setattr(compressors_part, "times", lambda work, *_, **__: [work() is None, 1])
-    results = check.Results(tmp_path, "compressors", time.time() + 100)
-    compressors_part.compressors(results, "cupy", tiny=True)
-    lines = check.read(tmp_path)
-    assert {"fp16", "top_k", "sign"} <= {line["what"] for line in lines}
-    assert all(line["ok"] and "not bit by bit" not in line["shown"] for line in lines)
 
 
 @pytest.mark.skipif(not GXX, reason="needs g++")

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from contract.aggregations import SCHEMES, TRAITS, scheme
+from contract.device import OnDevice
 from contract.operands import awkward_lengths, operands
-from fabric.staging import Faraway, SlowCopies
+from fabric.staging import SlowCopies
 
 from hpcdl.fabric.comm import ANY
 from hpcdl.fabric.device.transport import Staged
@@ -35,25 +36,25 @@ def test_every_scheme_sums_them(name, staged):
     comm = staged.comm
     for length in (*awkward_lengths(comm.size), CHUNK // 4, CHUNK // 4 + 1, 2 * CHUNK):
         rows, expected = operands(comm.size, length)
-        mine = Faraway(rows[comm.rank].copy())
+        mine = OnDevice(rows[comm.rank].copy())
         staged.run(scheme(name)(comm, mine))
-        assert (mine.values == expected).all(), f"{length} elements"
+        assert (mine.held == expected).all(), f"{length} elements"
 
 
 def test_receives_from_any_source(staged):
     """Long messages of many ranks at once, in pieces, are not mixed."""
     comm = staged.comm
     rank, size = comm.rank, comm.size
-    got = Faraway(np.zeros(20_000))
+    got = OnDevice(np.zeros(20_000))
 
     async def program(comm):
         if rank:
-            await comm.send(Faraway(np.full(10_000 + rank, float(rank))), 0, rank)
+            await comm.send(OnDevice(np.full(10_000 + rank, float(rank))), 0, rank)
         seen = set()
         for _ in range(size - 1 if rank == 0 else 0):
             status = await comm.recv(got, ANY, ANY)
             assert (status.tag, status.count) == (status.source, 10_000 + status.source)
-            assert (got.values[: status.count] == status.source).all()
+            assert (got.held[: status.count] == status.source).all()
             seen.add(status.source)
         await comm.native("barrier", np.empty(0))  # otherwise the wildcard would match messages of the next test
         return seen
@@ -67,7 +68,7 @@ def test_counts_and_events(staged):
     staged.events = events = []
     before = staged.counters()
     try:
-        staged.run(comm.exchange(Faraway(np.zeros(3000)), right, Faraway(np.zeros(3000)), left))
+        staged.run(comm.exchange(OnDevice(np.zeros(3000)), right, OnDevice(np.zeros(3000)), left))
     finally:
         staged.events = None
     after = staged.counters()

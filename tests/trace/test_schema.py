@@ -204,16 +204,11 @@ def test_packs_what_was_recorded_to_bytes_and_back():
     recorder.updates.append(Update(60, 3, 10, 4, 0.5))
     recorder.clock_offset_ns = -17
     packed = from_bytes(to_bytes(recorder.pack()))
-    assert {name: array.dtype for name, array in packed.items()} == {
-        name: array.dtype for name, array in recorder.pack().items()
-    }
-    assert packed["events"]["begin"].tolist() == [10, 20, 30]
+    for name, array in recorder.pack().items():
+        assert packed[name].dtype == array.dtype
+        assert packed[name].tobytes() == array.tobytes(), name
     assert [packed["labels"][i].decode() for i in packed["events"]["label"]] == ["send", "größe", "send"]
-    assert packed["steps"][["loss", "correct", "bytes", "input_ns"]].tolist() == [(1.5, 3, 128, 3)]
     assert np.isnan(packed["steps"]["learning_rate"][0])
-    assert packed["evaluations"].tolist() == [(1, 0.5, 0.25, 1.25, 0.75, 32, 0.125, 2.0, 0.5, 0.75)]
-    assert packed["updates"].tolist() == [(60, 3, 10, 4, 0.5)]
-    assert (packed["dropped"], packed["clock_offset_ns"]) == (0, -17)
 
 
 def test_limit_keeps_the_first_events_and_counts_the_others():
