@@ -5,9 +5,7 @@ The page has the verdict, differences of the environments, then all measures, th
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,7 +13,7 @@ import numpy as np
 from hpcdl.analysis.network.links import CONSPICUOUS
 from hpcdl.analysis.over_time.pairing import INCONCLUSIVE, NEW, Change, label
 from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, UNCHANGED, VERDICTS, Accepted, Comparison
-from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
+from hpcdl.analysis.over_time.series import RunSeries, median_slowness
 from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.run.disturbance import facts
 from hpcdl.analysis.statistics.estimates import Interval
@@ -26,7 +24,7 @@ from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run import link_counters
-from hpcdl.report.run.draining import SlowHost, sentences, slurm_commands
+from hpcdl.report.run.draining import OF_SLOW_HOSTS, SlowHost, sentences, slurm_commands
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
 
@@ -107,8 +105,8 @@ def verdict(comparison: Comparison) -> Verdict:
         text = f"{sentence.case} takes {sentence.facts['longer']}"
     others = [verdict_of(change, SHORT).sentence for change in undecided if change is not worst]
     slowest = [
-        _slowest(comparison, "link", "it takes", lambda case: case.link_slowness),
-        _slowest(comparison, "node", "its own work takes", lambda case: case.node_slowness),
+        _slowest(comparison, "link", "it takes"),
+        _slowest(comparison, "node", "its own work takes"),
     ]
     links = [link_counters.sentence(_link_counters(comparison)), *slowest]
     return Verdict(
@@ -141,11 +139,8 @@ def _hosts(comparison: Comparison) -> str:
 def _slow_hosts(comparison: Comparison) -> list[SlowHost]:
     """Return the hosts that are conspicuously slower than the usual host in the candidate, and were not before."""
     slow = []
-    for words, slowness in (
-        ("links take", lambda case: case.host_slowness),
-        ("own work takes", lambda case: case.node_slowness),
-    ):
-        before, now = (_by_name(runs, slowness) for runs in comparison.sides)
+    for kind, words in OF_SLOW_HOSTS.items():
+        before, now = (_slowness(runs, kind) for runs in comparison.sides)
         slow += [
             SlowHost(name, f"{words} {digits(ratio)} times as long as usual")
             for name, ratio in now.items()
@@ -154,21 +149,13 @@ def _slow_hosts(comparison: Comparison) -> list[SlowHost]:
     return slow
 
 
-def _by_name(runs: Sequence[RunSeries], slowness: Callable[[CaseSeries], Mapping[str, float]]) -> dict[str, float]:
-    """Return the median slowness of each host or link over the cases of ``runs``."""
-    values = defaultdict[str, list[float]](list)
-    for run in runs:
-        for case in (*run.cases, *run.disturbed_cases):
-            for name, ratio in slowness(case).items():
-                values[name].append(ratio)
-    return {name: median(ratios) for name, ratios in values.items()}
+def _slowness(runs: Sequence[RunSeries], kind: str) -> dict[str, float]:
+    return median_slowness((case for run in runs for case in (*run.cases, *run.disturbed_cases)), kind)
 
 
-def _slowest(
-    comparison: Comparison, kind: str, verb: str, slowness: Callable[[CaseSeries], Mapping[str, float]]
-) -> str:
+def _slowest(comparison: Comparison, kind: str, verb: str) -> str:
     """Return the slowest link or node of the candidate in a sentence; empty if a side has not measured it."""
-    before, now = (_by_name(runs, slowness) for runs in comparison.sides)
+    before, now = (_slowness(runs, kind) for runs in comparison.sides)
     name = max(now, key=lambda name: now[name], default="")
     if name not in before:
         return ""

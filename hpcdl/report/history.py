@@ -15,6 +15,7 @@ from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Ch
 from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
+from hpcdl.analysis.run.record import group_by_key
 from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.report.comparison import environment_changes
@@ -22,7 +23,7 @@ from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, s
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, headed
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict, exit_code
-from hpcdl.report.run.draining import SlowHost, sentences
+from hpcdl.report.run.draining import OF_SLOW_HOSTS, SlowHost, sentences
 from hpcdl.report.run.link_counters import Beyond, compared, grown_beyond, sentence
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
@@ -69,15 +70,14 @@ def pages(suites: Sequence[SuiteVerdict], other: Sequence[Verdict] = (), *, whol
 def slow_hosts(verdict: SuiteVerdict) -> list[SlowHost]:
     """Return the single hosts that are slow now and not accepted, by their links or their own work."""
     causes = [suspect for event in verdict.open_events for suspect in event.suspects]
-    words = {"host": "links take", "node": "own work takes"}
     return [
         SlowHost(
             suspect.name,
-            f"{words[suspect.kind]} {longer(suspect.ratio)} than usual since "
+            f"{OF_SLOW_HOSTS[suspect.kind]} {longer(suspect.ratio)} than usual since "
             f"{verdict.history.jobs[suspect.first].began:%Y-%m-%d}",
         )
         for suspect in dict.fromkeys([*verdict.open_suspects, *causes])
-        if suspect.kind in words and suspect.ended is None
+        if suspect.kind in OF_SLOW_HOSTS and suspect.ended is None
     ]
 
 
@@ -311,10 +311,8 @@ def of_changed(verdict: SuiteVerdict) -> list[Lines]:
 
 
 def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
-    changes: dict[int, list[Change]] = {}
-    for change in sorted(verdict.search.changes, key=lambda change: change.first):
-        changes.setdefault(change.series, []).append(change)
-    return changes
+    ordered = sorted(verdict.search.changes, key=lambda change: change.first)
+    return group_by_key((change.series, change) for change in ordered)
 
 
 def _chart(history: History, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:

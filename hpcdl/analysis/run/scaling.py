@@ -35,7 +35,7 @@ import numpy as np
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import median_of, outcome
 from hpcdl.analysis.run.pooling import Point, points_of
-from hpcdl.analysis.run.record import ANY, Record
+from hpcdl.analysis.run.record import ANY, Record, group_by_key
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
@@ -171,9 +171,7 @@ def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
     if simulated and len({launch.record.launch for launch in measured}) == 1:
         return [launch.seconds for launch in measured]
     # Steps of one launch are not independent. Taken as a sample they would find differences where none are.
-    by_launch: dict[object, list[float]] = {}
-    for launch in measured:
-        by_launch.setdefault(launch.record.launch, []).append(launch.typical(launch.seconds))
+    by_launch = group_by_key((launch.record.launch, launch.typical(launch.seconds)) for launch in measured)
     return [np.array([np.median(each)]) for each in by_launch.values()]
 
 

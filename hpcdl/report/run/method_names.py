@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from hpcdl.analysis.run.record import ANY, Record
+from hpcdl.analysis.run.record import ANY, Record, group_by_key
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, plural, volume
@@ -104,12 +104,10 @@ class Names:
 
     def _strategies(self) -> dict[str, tuple[str, dict[str, str]]]:
         """Return name and settings by label; the literature's name has those settings that it does not imply."""
-        systems: dict[str, set[str]] = {}
-        for case in self._cases:
-            systems.setdefault(text_of(case, "training"), set()).add(case.system or "")
+        systems = group_by_key((text_of(case, "training"), case.system or "") for case in self._cases)
         named = plain = self._parts("training")
         for label, (_, settings) in plain.items():
-            if len(systems[label]) == 1 and (system := min(systems[label])):
+            if len({*systems[label]}) == 1 and (system := min(systems[label])):
                 named = named | {label: (system, {k: v for k, v in settings.items() if not k.startswith(IMPLIED)})}
         return named if len({*map(str, named.values())}) == len(named) else plain
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import label
@@ -63,10 +63,7 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
 
 def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
     """Return the records of a group by size, ascending."""
-    by_size: dict[int, list[Record]] = {}
-    for record in rows:
-        by_size.setdefault(record.message_bytes or 0, []).append(record)
-    return by_size
+    return group_by_key((record.message_bytes or 0, record) for record in rows)
 
 
 def ranked(records: Iterable[Record]) -> list[Record]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcdl.analysis.run.disturbance import NOTED_STEAL, UNKNOWN, usable_cores, wanted
 from hpcdl.analysis.run.pooling import machine_key
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.launch.testbed import bit_rate, usual_rate
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.run import link_counters
@@ -38,9 +38,7 @@ def without_result(run: Run) -> list[str]:
     for case in unfinished(run):
         rank = "" if case.get("rank") is None else f"rank {case['rank']}: "
         lines.append(f"FAILED case {case.get('case')}: {rank}{case.get('error')}")
-    reasons: dict[str, list[str]] = {}
-    for case in not_run(run):
-        reasons.setdefault(str(case.get("error")), []).append(str(case.get("case")))
+    reasons = group_by_key((str(case.get("error")), str(case.get("case"))) for case in not_run(run))
     return lines + [f"NOT RUN {', '.join(cases)}: {why}" for why, cases in reasons.items()]
 
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, Candidate, Decision, area
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Table, table
@@ -205,9 +205,7 @@ def answer(findings: Findings) -> Answer | None:
 
 def _headline(name: Naming, decisions: Sequence[Decision]) -> str:
     """Return the most frequent winner, where it wins and by how much, and where another wins or nothing does."""
-    groups: dict[str, list[Decision]] = {}
-    for decision in decisions:
-        groups.setdefault(name.words(decision.first) if decision.is_won else "", []).append(decision)
+    groups = group_by_key((name.words(each.first) if each.is_won else "", each) for each in decisions)
     undecided = groups.pop("", [])
     if not groups:
         count = plural(len(decisions), "configuration")

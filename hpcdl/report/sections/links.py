@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.network.links import Links
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, bounded, percent, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import Axis, HeatMap, Section
@@ -156,10 +156,7 @@ def answer(findings: Findings) -> Answer | None:
         return None
     clear = [links for links in findings.links if not _obstacle(links, findings.usable_cores)]
     basis = [record for record in findings.records if record.kind == "pairwise"]
-    hosts: dict[str, list[Interval]] = {}
-    for links in clear:
-        for host, share in links.slow_hosts():
-            hosts.setdefault(links.names[host], []).append(share)
+    hosts = group_by_key((links.names[host], share) for links in clear for host, share in links.slow_hosts())
     lines = nodes.sentences(findings, hosts if clear else None)
     lines += [
         f"The link of {name} runs at {_speed(*shares)}."
