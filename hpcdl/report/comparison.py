@@ -43,11 +43,13 @@ MOST_ROWS: Final = 20
 def page(comparison: Comparison, copies: Sequence[str] = (), width: int = MAX_NAME) -> Document:
     """Return the page; ``copies``: one line per run that was given twice; ``width``: longest name in the table."""
     table, figure = _table(comparison.changes, width), _figure(comparison.changes)
+    facts = _environment(comparison) or ["the environments are the same in all recorded facts"]
+    more = [f"{len(facts) - FACTS} more differences; --json has all"] * (len(facts) > FACTS)
     cases = len({(change.suite, change.case) for change in comparison.changes})
     counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
     sections = [
         Section("Slow hosts", points=sentences(_slow_hosts(comparison), comparison.sides[1][-1].environment)),
-        Section("Runs and environment", [*_runs(comparison), *copies], _facts(comparison)),
+        Section("Runs and environment", [*_runs(comparison), *copies], [*facts[:FACTS], *more]),
         link_counters.compared(_link_counters(comparison)),
         Section("All measures, worst first", tables=[table], charts=[figure] if figure.labels else []),
     ]
@@ -85,11 +87,6 @@ def _link_counters(comparison: Comparison) -> link_counters.Beyond:
 def _environment(comparison: Comparison) -> list[str]:
     before, now = ({key for run in side for key in run.environments} for side in comparison.sides)
     return environment_changes(*comparison.sides, other=before != now)
-
-
-def _facts(comparison: Comparison) -> list[str]:
-    known = _environment(comparison) or ["the environments are the same in all recorded facts"]
-    return known[:FACTS] + [f"{len(known) - FACTS} more differences; --json has all"] * (len(known) > FACTS)
 
 
 def verdict(comparison: Comparison) -> Verdict:
@@ -215,7 +212,7 @@ def _table(changes: Sequence[Change], width: int) -> Table:
     for change in changes:
         name = change.case if len(change.case) <= width else f"...{change.case[3 - width :]}"
         words = filter(None, [label(name, change.measure), shortened(change.reason, SHORT)])
-        times = (seconds(_known(time)) for time in (change.baseline, change.candidate))
+        times = (seconds(time) for time in (change.baseline, change.candidate))
         bounds = interval(change.low, change.high, signed)
         visible = signed(change.smallest) if change.smallest < MAX_RATIO else NONE
         rows.append((": ".join(words), change.verdict, *times, signed(change.ratio), bounds, visible))
@@ -291,10 +288,6 @@ def _change(change: Change) -> dict[str, object]:
 
 def _accepted(accepted: Accepted) -> dict[str, str]:
     return {"case": accepted.case, "reason": accepted.reason, "expires": accepted.expires.isoformat()}
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def tests(comparison: Comparison, text: str) -> list[TestSuite]:

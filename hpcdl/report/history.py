@@ -171,9 +171,10 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     news += [said for said in unstable if said.word == "unstable start"]
     news += _far(verdict, "suspected change")
     old = [of_event(verdict, event) for event in verdict.accepted_events]
-    for word, disturbed in zip(("disturbed", "disturbed as usual"), _disturbed(verdict.history), strict=True):
-        for case, cause in list(disturbed.items())[:1]:
-            old.append(_says(word, case, cases=plural(len(disturbed), "case"), reason=cause))
+    counted = {key.case for key, seconds in zip(history.keys, history.seconds[:, -1], strict=True) if seconds > 0}
+    for word, counts in (("disturbed", False), ("disturbed as usual", True)):
+        if cases := [case for case in newest.disturbed if (case in counted) == counts]:
+            old.append(_says(word, cases[0], cases=plural(len(cases), "case"), reason=newest.disturbed[cases[0]]))
     short = verdict.waiting("short")
     when = verdict.date_after(max((series.runs for series in short), default=BEFORE + AFTER))
     wait = {"least": str(BEFORE + AFTER), "when": when}
@@ -187,18 +188,6 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     if verdict.search.drifts:
         old.append(_says("drift"))
     return [*news, *old, *_far(verdict, "outlier")]
-
-
-def _disturbed(history: History) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the disturbed cases of the newest run, with the cause: those whose times do not count, and do."""
-    newest = history.jobs[-1].disturbed
-    counted = {
-        key.case for key, times in zip(history.keys, history.seconds, strict=True) if np.isfinite(times[-1])
-    }
-    return (
-        {case: cause for case, cause in newest.items() if case not in counted},
-        {case: cause for case, cause in newest.items() if case in counted},
-    )
 
 
 def _says(word: str, case: str = "", refusal: str = "", **facts: str) -> Verdict:
@@ -366,7 +355,7 @@ def _table(verdict: SuiteVerdict) -> Table:
             (
                 label(history, row),
                 str(int(np.isfinite(values).sum())),
-                seconds(newest) if np.isfinite(newest) else NONE,
+                seconds(newest),
                 signed(newest / level),
                 seconds(level),
                 str(len(cuts) or NONE),

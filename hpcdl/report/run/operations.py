@@ -82,16 +82,16 @@ def place(record: Record, peers: Sequence[Record]) -> str:
     within 1 %, as no model of a network is better than that.
     """
     ordered = ranked(peers)
-    if len(ordered) < 2 or not any(other is record for other in ordered):
+    if len(ordered) < 2 or record not in ordered:
         return ""
     first, *others = ordered
     single = [other for other in ordered if not other.network and len(other.launch_seconds or ()) < 2]
-    if any(other is first for other in single):
+    if first in single:
         return ""
     tied = _equal(first, others) if first.network else _untold(first, others)
     if record is first:
         return TIED if tied else "" if single else BEST
-    return TIED if any(other is record for other in tied) else ""
+    return TIED if record in tied else ""
 
 
 def _equal(first: Record, others: Sequence[Record]) -> list[Record]:
@@ -248,8 +248,8 @@ class Comparable(NamedTuple):
     @property
     def others(self) -> list[Record]:
         """Times with which the winner is compared: the library's, then those that are slower."""
-        best = [id(record) for record in self.best]
-        slower = [record for record in ranked(self.peers) if id(record) not in best]
+        best = self.best
+        slower = [record for record in ranked(self.peers) if record not in best]
         return sorted(slower, key=lambda record: record.aggregation != LIBRARY)
 
 

@@ -1,6 +1,5 @@
 """Hosts and links: speed of each and the slow ones, messages of pairs."""
 
-import math
 from typing import Final
 
 import numpy as np
@@ -118,11 +117,7 @@ def _map(links: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     header = ("rank", *map(str, range(len(values))))
     if len(values) > WIDEST:
         header, values = ("rank", "least", "median", "most"), np.nanquantile(values, [0, 0.5, 1], axis=1).T
-    rows = [
-        (str(rank), *(shown(value) if math.isfinite(value) else NONE for value in row))
-        for rank, row in enumerate(values.tolist())
-    ]
-    return header, rows
+    return header, [(str(rank), *map(shown, row)) for rank, row in enumerate(values.tolist())]
 
 
 def _range(links: Links, cores: float | None) -> str:

@@ -318,18 +318,13 @@ def predicted_answer(findings: Findings) -> Answer | None:
     link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
     half, beyond = _median_errors(prediction.estimate)
     others = "if each algorithm and number of ranks is predicted from the others"
-    details = [f"Half of the times are within {half}, and within {beyond} {others}."]
+    details = [f"The worst prediction, for {what}, is {predicted_answers.off(each)}."]
+    details.append(f"Half of the times are within {half}, and within {beyond} {others}.")
     if link and link.beta and (testbed := findings.run.environment.get("emulated")):
         rates = bit_rate(round(8 / link.beta, -6)), usual_rate(testbed)
         details.append("The links of the fitted network carry {}, and the emulated ones {}.".format(*rates))
-    return Answer(
-        f"One network model, fitted to {len(rows)} measured times, gives {near} of them within 10 %.",
-        [
-            f"The worst prediction, for {what}, is {predicted_answers.off(each)}.",
-            *details,
-        ],
-        rows,
-    )
+    headline = f"One network model, fitted to {len(rows)} measured times, gives {near} of them within 10 %."
+    return Answer(headline, details, rows)
 
 
 def _by_algorithm(rows: Sequence[Record]) -> Table:

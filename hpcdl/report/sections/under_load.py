@@ -8,8 +8,8 @@ import numpy as np
 
 from hpcdl.analysis.network.links import CONSPICUOUS, HOSTS
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Interval, mean_interval, share_interval
+from hpcdl.analysis.run.record import Record, group_by_key
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval, share_interval
 from hpcdl.report.formats.cells import Number, bounded, digits, interval, percent, plural, rate, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column, table
@@ -30,24 +30,18 @@ class Measured(NamedTuple):
         """Return the median of a number of each launch, with Student's t interval of its logarithm."""
         values = [number for launch in self.launches if (number := value(launch)) > 0]
         if not values:
-            return Interval(math.nan, math.nan, math.nan)
+            return NOTHING
         _, low, high = mean_interval(np.log(values))
         return Interval(float(np.median(values)), math.exp(low), math.exp(high))
 
 
 def measured(findings: Findings, pattern: str) -> list[Measured]:
     """Return the cases of a pattern, ascending by size, with their undisturbed launches; with all if none is."""
-    cases: dict[str, list[int]] = {}
-    for index, launch in enumerate(findings.launches):
-        if launch.record.pattern == pattern and len(launch.seconds):
-            cases.setdefault(str(launch.record.case), []).append(index)
+    numbered = [each for each in enumerate(findings.launches) if each[1].record.pattern == pattern]
+    cases = group_by_key((launch.record.case, each) for each in numbered if len((launch := each[1]).seconds))
     made = [
-        Measured(
-            findings.launches[indices[0]].record,
-            undisturbed([findings.launches[index] for index in indices]),
-            findings.run.hosts_of(indices[0]),
-        )
-        for indices in cases.values()
+        Measured(launches[0].record, undisturbed(launches), findings.run.hosts_of(indices[0]))
+        for indices, launches in (zip(*case, strict=True) for case in cases.values())
     ]
     return sorted(made, key=lambda case: case.record.message_bytes or 0)
 

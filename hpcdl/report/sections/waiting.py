@@ -236,11 +236,8 @@ def answer(findings: Findings) -> Answer | None:
             rank, late = launch.late_rank, launch.late_seconds
             name = "" if rank is None or late is None else _rank_name(findings, index, rank)
             cases.setdefault(str(launch.record.case), {}).setdefault(name, []).append(late or 0.0)
-    ranks: dict[str, list[float]] = {}
-    for launches in cases.values():
-        (name, times), *others = launches.items()
-        if name and not others:
-            ranks.setdefault(name, []).append(median(times))
+    single = [name_and_times for times in cases.values() if len(times) == 1 for name_and_times in times.items()]
+    ranks = group_by_key((name, median(times)) for name, times in single if name)
     lines, slow = [], slow_hosts(counted(findings))
     for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1]), reverse=True):
         by = " to ".join(dict.fromkeys((seconds(min(times)), seconds(max(times)))))
