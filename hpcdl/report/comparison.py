@@ -69,8 +69,8 @@ def _runs(comparison: Comparison) -> list[str]:
     if comparison.between_jobs and len(baseline) + len(candidate) > 2:
         share = f"{100 * comparison.between_jobs:g} % (--between-jobs)"
         lines.append(f"Each side is one job. Jobs are assumed to differ by {share}: compare several jobs.")
-    if comparison.drift.correlation:
-        neighbours = f"each resembles the one before it (correlation {comparison.drift.correlation:.2f})"
+    if comparison.drift:
+        neighbours = f"each resembles the one before it (correlation {comparison.drift:.2f})"
         lines.append(f"Launches of one job drift: {neighbours}. Intervals allow for it.")
     if comparison.unit == "job":
         lines.append("Each job counts once, with the median of its launches.")
@@ -112,7 +112,7 @@ def verdict(comparison: Comparison) -> Verdict:
         size=sentence.size,
         launches=sentence.launches,
         cause=" ".join(filter(None, [sentence.cause, *(links if word == REGRESSED else ()), *others])),
-        remedy="Launches of one job drift: start them in several jobs." if comparison.drift.correlation else "",
+        remedy="Launches of one job drift: start them in several jobs." if comparison.drift else "",
         facts={
             "worst": text,
             "state": worst.verdict.upper(),
@@ -250,7 +250,7 @@ def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
         "min_effect": comparison.min_effect,
         "unit": comparison.unit,
         "between_jobs": comparison.between_jobs,
-        "drift": comparison.drift.correlation,
+        "drift": comparison.drift,
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "copies": copies,

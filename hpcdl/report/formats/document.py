@@ -115,13 +115,13 @@ class Intervals:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Values by row and column; NaN where there is none."""
+    """Values of pairs by row and column; NaN where there is none."""
 
     title: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    row_label: str
-    column_label: str
+    labels: Sequence[str]
+    """Of rows, and of columns."""
+    label: str
+    """Of both axes."""
     values: npt.NDArray[np.float64]
     axis: Axis
     """Of the values."""
@@ -129,9 +129,9 @@ class HeatMap:
 
     def numbers(self) -> list[Row]:
         """Return the values."""
-        rows = zip(self.rows, self.values.tolist(), strict=True)
+        rows = zip(self.labels, self.values.tolist(), strict=True)
         cells = [(label, *map(self.axis.shown, values)) for label, values in rows]
-        return [(f"{self.row_label} / {self.column_label}", *self.columns), *cells]
+        return [(f"{self.label} / {self.label}", *self.labels), *cells]
 
 
 Chart = Lines | Bars | Intervals | HeatMap

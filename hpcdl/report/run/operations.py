@@ -88,15 +88,14 @@ def place(record: Record, peers: Sequence[Record]) -> str:
     single = [other for other in ordered if not other.network and len(other.launch_seconds or ()) < 2]
     if first in single:
         return ""
-    tied = _equal(first, others) if first.network else _untold(first, others)
+    if first.network:
+        time = first.time_p50_seconds or 0.0
+        tied = [other for other in others if math.isclose(time, other.time_p50_seconds or 0.0, rel_tol=0.01)]
+    else:
+        tied = _untold(first, others)
     if record is first:
         return TIED if tied else "" if single else BEST
     return TIED if record in tied else ""
-
-
-def _equal(first: Record, others: Sequence[Record]) -> list[Record]:
-    time = first.time_p50_seconds or 0.0
-    return [other for other in others if math.isclose(time, other.time_p50_seconds or 0.0, rel_tol=0.01)]
 
 
 def _untold(first: Record, others: Sequence[Record]) -> list[Record]:

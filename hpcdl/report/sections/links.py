@@ -83,7 +83,7 @@ def _chart(links: Links) -> HeatMap:
         note += f" Each square is the slowest of {width} x {width} links."
     axis = Axis("time of an exchange", seconds) if small else Axis("rate in each direction", rate)
     title = f"Links: {len(links.seconds)} ranks, {volume(size)}"
-    return HeatMap(title, labels, labels, "rank", "rank", values, axis, note)
+    return HeatMap(title, labels, "rank", values, axis, note)
 
 
 WIDEST: Final = 16
