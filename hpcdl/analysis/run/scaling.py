@@ -103,16 +103,12 @@ def bus_factor(collective: str, ranks: int) -> float | None:
     None for a collective that has no such factor. ``ranks`` >= 1.
     """
     share = (ranks - 1) / ranks
-    return {
+    factors = {
         "allreduce": 2 * share,
-        "reduce_scatter": share,
-        "allgather": share,
-        "all_to_all": share,
-        "broadcast": 1.0,
-        "reduce": 1.0,
-        "exchange": 1.0,
-        "pairwise": 1.0,
-    }.get(collective)
+        **dict.fromkeys(("reduce_scatter", "allgather", "all_to_all"), share),
+        **dict.fromkeys(("broadcast", "reduce", "exchange", "pairwise"), 1.0),
+    }
+    return factors.get(collective)
 
 
 NEAR_LINEAR: Final = 0.90

@@ -7,6 +7,7 @@ medians; every median has an interval.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -138,22 +139,7 @@ def bounded_exp(value: float) -> float:
     return math.exp(value) if not value > 700 else math.inf
 
 
-def ratio_interval(
-    numerator: Sequence[Vector], denominator: Sequence[Vector], *, middles: tuple[Middle, Middle] = MEDIANS
-) -> Interval:
-    """The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        interval = compared(np.divide, numerator, denominator, middles=middles)
-    return interval if np.isfinite(interval.value) else NOTHING
-
-
-def difference_interval(
-    minuend: Sequence[Vector], subtrahend: Sequence[Vector], *, middles: tuple[Middle, Middle] = MEDIANS
-) -> Interval:
-    """The difference of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
-    return compared(np.subtract, minuend, subtrahend, middles=middles)
-
-
+@np.errstate(divide="ignore", invalid="ignore")
 def compared(
     function: np.ufunc,
     vectors: Sequence[Vector],
@@ -174,6 +160,8 @@ def compared(
         np.array([center(launch, middle) for launch in side]) for side, middle in zip(sides, middles, strict=True)
     ]
     value = float(function(*map(np.median, each)))
+    if not math.isfinite(value):
+        return NOTHING
     if min(map(len, each)) == 1:
         first, second = (launches_interval(side, middle) for side, middle in zip(sides, middles, strict=True))
         return Interval(value, float(function(first.low, second.high)), float(function(first.high, second.low)))
@@ -185,3 +173,9 @@ def compared(
     return (
         Interval(value, low, high) if function is np.subtract else Interval(value, *map(bounded_exp, (low, high)))
     )
+
+
+ratio_interval: Final = partial(compared, np.divide)
+"""The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
+difference_interval: Final = partial(compared, np.subtract)
+"""The difference of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""

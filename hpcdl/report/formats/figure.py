@@ -6,7 +6,6 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -87,12 +86,8 @@ def draw_lines(chart: Lines, axes: Axes) -> None:
     """Draw the first series in colours, the others as thin grey lines."""
     points = [point for line in chart.series for point in line.points]
     values = [value for point in points for value in point[1:] if value is not None]
-    x, y = _suited(chart.x, [point.x for point in points]), _suited(chart.y, values)
-    across, up = _limits([point.x for point in points], x), _limits(values, y)
-    _scale(x, across, axes.xaxis, axes.set_xscale)
-    _scale(y, up, axes.yaxis, axes.set_yscale)
-    axes.set_xlim(across)
-    axes.set_ylim(up)
+    _scale(chart.x, [point.x for point in points], axes.xaxis, axes.set_xscale, axes.set_xlim)
+    _scale(chart.y, values, axes.yaxis, axes.set_yscale, axes.set_ylim)
     methods = [line for line in chart.series if line.role == "method"]
     for number, line in enumerate(methods[:MAX_SERIES]):
         _series(line, number, axes)
@@ -180,11 +175,21 @@ def _name_points(series: Series, axes: Axes) -> None:
                 break
 
 
-def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Callable[..., None]) -> None:
-    if axis.base:
-        set_scale("log", base=axis.base)
-        between = (1.0, 2.0, 5.0) if axis.base == 10 and limits[1] < 100 * limits[0] else (1.0,)
-        drawn.set_major_locator(ticker.LogLocator(axis.base, between, numticks=TICKS))
+def _scale(
+    axis: Axis,
+    values: Sequence[float],
+    drawn: Drawn,
+    set_scale: Callable[..., Any],
+    set_limits: Callable[..., Any],
+) -> None:
+    """Set scale, limits and ticks; values of less than a decade have a linear scale instead of a decimal one."""
+    narrow = axis.base == 10 and not axis.ticks and max(values) < 10 * min(values)
+    base = 0 if narrow else axis.base
+    limits = _limits(values, base)
+    if base:
+        set_scale("log", base=base)
+        between = (1.0, 2.0, 5.0) if base == 10 and limits[1] < 100 * limits[0] else (1.0,)
+        drawn.set_major_locator(ticker.LogLocator(base, between, numticks=TICKS))
         drawn.set_minor_locator(ticker.NullLocator())
     else:
         drawn.set_major_locator(ticker.MaxNLocator(TICKS - 1, integer=axis.shown is whole))
@@ -196,16 +201,11 @@ def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Cal
         drawn.set_minor_locator(ticker.NullLocator())
     drawn.set_major_formatter(ticker.FuncFormatter(lambda value, _: axis.shown(_whole(value))))
     drawn.set_label_text(label(axis.label))
+    set_limits(limits)
 
 
-def _suited(axis: Axis, values: Sequence[float]) -> Axis:
-    """Return the axis with a linear scale instead of a decimal one for values of less than a decade."""
-    narrow = axis.base == 10 and not axis.ticks and max(values) < 10 * min(values)
-    return replace(axis, base=0) if narrow else axis
-
-
-def _limits(values: Sequence[float], axis: Axis) -> tuple[float, float]:
-    if axis.base:
+def _limits(values: Sequence[float], base: int) -> tuple[float, float]:
+    if base:
         known = [value for value in values if value > 0] or [1.0]
         margin = max((max(known) / min(known)) ** MARGIN, 1.05)
         return min(known) / margin, max(known) * margin
