@@ -20,11 +20,11 @@ ALPHA: Final = 0.05
 """False discovery rate of all comparisons together."""
 
 
-def beyond(t: Vector, freedom: npt.ArrayLike) -> Vector:
+def beyond(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Vector:
     """Return the probability that Student's t is larger than ``t`` >= 0; NaN where ``freedom`` is."""
     from scipy.special import stdtr  # late: ranks do not need it
 
-    return np.asarray(stdtr(freedom, -t), np.float64)
+    return np.asarray(stdtr(freedom, np.negative(t)), np.float64)
 
 
 def upper(probability: float, freedom: npt.ArrayLike) -> Vector:

@@ -8,7 +8,7 @@ import numpy as np
 from hpcdl.analysis.network.clusters import FITTED, Measurement, comparable, scatter
 from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.analysis.statistics.estimates import median_interval
-from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, seconds, volume, whole
+from hpcdl.report.formats.cells import bounded, digits, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
@@ -108,7 +108,7 @@ COLUMNS: Final[tuple[Column[Group], ...]] = (
     Column("pairs", lambda group: str(len(group.cells))),
     Column("median error", lambda group: percent(group.errors[0]), importance="answer"),
     Column("nine tenths within", lambda group: percent(group.errors[1]), importance="answer"),
-    Column("floor", lambda group: NONE if np.isnan(group.floor) else percent(group.floor)),
+    Column("floor", lambda group: percent(group.floor)),
     Column("good", lambda group: "yes" if group.is_good else "no", importance="answer"),
 )
 
