@@ -58,8 +58,7 @@ class Change:
     @property
     def launches(self) -> tuple[int, int]:
         """Number of launches of the baseline and of the candidate."""
-        before, now = map(len, self.values)
-        return before, now
+        return len(self.values[0]), len(self.values[1])
 
     def logarithms(self, side: int, *, by_job: bool) -> dict[str, float]:
         """Return logarithms of the baseline's (0) or candidate's (1) values per run, or their median per job."""

@@ -21,6 +21,10 @@ Middle = Literal["median", "mean"]
 MEDIANS: Final[tuple[Middle, Middle]] = ("median", "median")
 
 
+TAIL: Final = 0.025
+"""Probability on either side of a 95 % interval."""
+
+
 class Interval(NamedTuple):
     """A value between two bounds; NaN where there is too little data to say."""
 
@@ -32,11 +36,11 @@ class Interval(NamedTuple):
 NOTHING = Interval(float("nan"), float("nan"), float("nan"))
 
 
-def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
+def median_interval(values: npt.ArrayLike) -> Interval:
     """The median of n values and the narrowest symmetric pair of order statistics that covers it.
 
     For independent values of any continuous distribution, x_(k) to x_(n+1-k) covers the median with
-    probability 1 - 2 P(B <= k - 1), B binomial(n, 1/2); the largest k that keeps ``confidence`` is taken
+    probability 1 - 2 P(B <= k - 1), B binomial(n, 1/2); the largest k that keeps 95 % is taken
     (David & Nagaraja, Order Statistics, 7.1). Below 6 values no pair covers 95 %: the bounds are NaN.
     """
     from scipy.special import bdtr, bdtrik  # late: ranks do not need it; scipy.stats takes a second to import
@@ -45,9 +49,8 @@ def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval
     n = len(ordered)
     if n == 0:
         return NOTHING
-    tail = (1 - confidence) / 2
-    k = math.ceil(bdtrik(tail, n, 0.5))
-    k -= k > 0 and bdtr(k - 1, n, 0.5) >= tail  # so that P(B <= k - 1) < tail
+    k = math.ceil(bdtrik(TAIL, n, 0.5))
+    k -= k > 0 and bdtr(k - 1, n, 0.5) >= TAIL  # so that P(B <= k - 1) < TAIL
     middle = float(np.median(ordered))
     if k == 0:
         return Interval(middle, float("nan"), float("nan"))
@@ -68,24 +71,24 @@ def mean_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
     return Interval(middle, middle - reach, middle + reach)
 
 
-def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+def proportion_interval(successes: int, trials: int) -> Interval:
     """The share of successes in at least one trial, with exact bounds (Clopper & Pearson, Biometrika 26, 1934)."""
     from scipy.special import betaincinv  # late: ranks do not need it
 
-    failures, tail = trials - successes, (1 - confidence) / 2
-    low = betaincinv(successes, failures + 1, tail) if successes else 0.0
-    high = betaincinv(successes + 1, failures, 1 - tail) if failures else 1.0
+    failures = trials - successes
+    low = betaincinv(successes, failures + 1, TAIL) if successes else 0.0
+    high = betaincinv(successes + 1, failures, 1 - TAIL) if failures else 1.0
     return Interval(successes / trials, float(low), float(high))
 
 
-def share_interval(share: float, samples: npt.ArrayLike, together: int = 1, confidence: float = 0.95) -> Interval:
+def share_interval(share: float, samples: npt.ArrayLike, together: int = 1) -> Interval:
     """A share, and Student's t interval of the geometric mean of ``samples`` of it.
 
     It holds for ``together`` such shares at once (Bonferroni). Fewer than two samples give no bounds.
     """
     samples = np.asarray(samples, np.float64)
     samples = samples[np.isfinite(samples) & (samples > 0)]
-    _, low, high = mean_interval(np.log(samples), 1 - (1 - confidence) / together)
+    _, low, high = mean_interval(np.log(samples), 1 - 2 * TAIL / together)
     return Interval(share, math.exp(low), math.exp(high))
 
 

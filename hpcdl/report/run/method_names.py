@@ -25,12 +25,12 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     return next(names for names in lengthened if len(set(names)) == len(names))  # whole paths differ
 
 
-def several(names: Sequence[str], nothing: str = NONE) -> str:
+def several(names: Sequence[str]) -> str:
     """Return the names as a list in words; of more than two the first two, and the number of others."""
     comma = "; " if any(", " in name for name in names) else ", "
     if len(names) > 2:
         names = [*names[:2], plural(len(names) - 2, "other")]
-    return " and ".join([*filter(None, [comma.join(names[:-1])]), *names[-1:]]) or nothing
+    return " and ".join([*filter(None, [comma.join(names[:-1])]), *names[-1:]]) or NONE
 
 
 def scheme_name(record: Record) -> str:

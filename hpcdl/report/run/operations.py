@@ -359,21 +359,18 @@ def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Recor
 
     The first are those whose ranks do not share cores, and of one collective those of the most ranks.
     """
-    alike: dict[Group, dict[Group, list[Record]]] = {}
-    for group, rows in groups.items():
-        alike.setdefault(group._replace(ranks=0), {})[group] = rows
     described = []
-    for family, of_ranks in alike.items():
-        every = [record for rows in of_ranks.values() for record in rows]
+    for family, of_ranks in group_by_key((group._replace(ranks=0), group) for group in groups).items():
+        every = [record for group in of_ranks for record in groups[group]]
         if len(of_ranks) > 1 and len(by_size := sizes(every)) == 1:
-            points = [Comparable(str(group.ranks), rows) for group, rows in of_ranks.items()]
+            points = [Comparable(str(group.ranks), groups[group]) for group in of_ranks]
             size = volume(next(iter(by_size)))
             described.append((Family(_subject(family, f"of {size}"), family.titled(size), points, "ranks"), every))
             continue
-        for group, rows in sorted(of_ranks.items(), key=lambda item: -item[0].ranks):
-            points = [Comparable(volume(size), peers) for size, peers in sizes(rows).items()]
+        for group in sorted(of_ranks, key=lambda group: -group.ranks):
+            points = [Comparable(volume(size), peers) for size, peers in sizes(groups[group]).items()]
             subject = _subject(group, f"on {plural(group.ranks, 'rank')}")
-            described.append((Family(subject, group.title, points), rows))
+            described.append((Family(subject, group.title, points), groups[group]))
     return sorted(described, key=lambda item: any(map(_shares_cores, item[1])))
 
 
