@@ -82,18 +82,13 @@ def document(
 def summary(decisions: Sequence[Decision]) -> Verdict:
     """Return how many claims are decided."""
     words = [decision.word for decision in decisions]
-    yes, no, undecided, absent, model = map(words.count, (YES, NO, OPEN, ABSENT, MODEL))
+    absent, counted = words.count(ABSENT), {"yes": YES, "no": NO, "open": OPEN, "model": MODEL}
+    counts = {name: str(words.count(word)) for name, word in counted.items()}
     return Verdict(
         topic="claims",
-        word="decided" if yes + no else "nothing decided",
+        word="decided" if {YES, NO} & {*words} else "nothing decided",
         remedy=f"There is no run for {plural(absent, 'claim')}." if absent else "",
-        facts={
-            "claims": plural(len(words), "claim"),
-            "yes": str(yes),
-            "no": str(no),
-            "open": str(undecided),
-            "model": str(model),
-        },
+        facts={"claims": plural(len(words), "claim"), **counts},
     )
 
 

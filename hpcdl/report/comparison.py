@@ -5,9 +5,7 @@ The page has the verdict, differences of the environments, then all measures, th
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -15,7 +13,7 @@ import numpy as np
 from hpcdl.analysis.network.links import CONSPICUOUS
 from hpcdl.analysis.over_time.pairing import INCONCLUSIVE, NEW, Change, label
 from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, UNCHANGED, VERDICTS, Accepted, Comparison
-from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
+from hpcdl.analysis.over_time.series import RunSeries, median_slowness
 from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.run.disturbance import facts
 from hpcdl.analysis.statistics.estimates import Interval
@@ -26,7 +24,7 @@ from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run import link_counters
-from hpcdl.report.run.draining import SlowHost, sentences, slurm_commands
+from hpcdl.report.run.draining import OF_SLOW_HOSTS, SlowHost, sentences, slurm_commands
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
 
@@ -45,11 +43,13 @@ MOST_ROWS: Final = 20
 def page(comparison: Comparison, copies: Sequence[str] = (), width: int = MAX_NAME) -> Document:
     """Return the page; ``copies``: one line per run that was given twice; ``width``: longest name in the table."""
     table, figure = _table(comparison.changes, width), _figure(comparison.changes)
+    facts = _environment(comparison) or ["the environments are the same in all recorded facts"]
+    more = [f"{len(facts) - FACTS} more differences; --json has all"] * (len(facts) > FACTS)
     cases = len({(change.suite, change.case) for change in comparison.changes})
     counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
     sections = [
         Section("Slow hosts", points=sentences(_slow_hosts(comparison), comparison.sides[1][-1].environment)),
-        Section("Runs and environment", [*_runs(comparison), *copies], _facts(comparison)),
+        Section("Runs and environment", [*_runs(comparison), *copies], [*facts[:FACTS], *more]),
         link_counters.compared(_link_counters(comparison)),
         Section("All measures, worst first", tables=[table], charts=[figure] if figure.labels else []),
     ]
@@ -69,8 +69,8 @@ def _runs(comparison: Comparison) -> list[str]:
     if comparison.between_jobs and len(baseline) + len(candidate) > 2:
         share = f"{100 * comparison.between_jobs:g} % (--between-jobs)"
         lines.append(f"Each side is one job. Jobs are assumed to differ by {share}: compare several jobs.")
-    if comparison.drift.correlation:
-        neighbours = f"each resembles the one before it (correlation {comparison.drift.correlation:.2f})"
+    if comparison.drift:
+        neighbours = f"each resembles the one before it (correlation {comparison.drift:.2f})"
         lines.append(f"Launches of one job drift: {neighbours}. Intervals allow for it.")
     if comparison.unit == "job":
         lines.append("Each job counts once, with the median of its launches.")
@@ -89,11 +89,6 @@ def _environment(comparison: Comparison) -> list[str]:
     return environment_changes(*comparison.sides, other=before != now)
 
 
-def _facts(comparison: Comparison) -> list[str]:
-    known = _environment(comparison) or ["the environments are the same in all recorded facts"]
-    return known[:FACTS] + [f"{len(known) - FACTS} more differences; --json has all"] * (len(known) > FACTS)
-
-
 def verdict(comparison: Comparison) -> Verdict:
     """Return the verdict of all measures: the deciding one, its hosts, and the widest undecided one."""
     changes, undecided, word = comparison.changes, comparison.undecided[:1], comparison.verdict
@@ -107,8 +102,8 @@ def verdict(comparison: Comparison) -> Verdict:
         text = f"{sentence.case} takes {sentence.facts['longer']}"
     others = [verdict_of(change, SHORT).sentence for change in undecided if change is not worst]
     slowest = [
-        _slowest(comparison, "link", "it takes", lambda case: case.link_slowness),
-        _slowest(comparison, "node", "its own work takes", lambda case: case.node_slowness),
+        _slowest(comparison, "link", "it takes"),
+        _slowest(comparison, "node", "its own work takes"),
     ]
     links = [link_counters.sentence(_link_counters(comparison)), *slowest]
     return Verdict(
@@ -117,7 +112,7 @@ def verdict(comparison: Comparison) -> Verdict:
         size=sentence.size,
         launches=sentence.launches,
         cause=" ".join(filter(None, [sentence.cause, *(links if word == REGRESSED else ()), *others])),
-        remedy="Launches of one job drift: start them in several jobs." if comparison.drift.correlation else "",
+        remedy="Launches of one job drift: start them in several jobs." if comparison.drift else "",
         facts={
             "worst": text,
             "state": worst.verdict.upper(),
@@ -141,11 +136,8 @@ def _hosts(comparison: Comparison) -> str:
 def _slow_hosts(comparison: Comparison) -> list[SlowHost]:
     """Return the hosts that are conspicuously slower than the usual host in the candidate, and were not before."""
     slow = []
-    for words, slowness in (
-        ("links take", lambda case: case.host_slowness),
-        ("own work takes", lambda case: case.node_slowness),
-    ):
-        before, now = (_by_name(runs, slowness) for runs in comparison.sides)
+    for kind, words in OF_SLOW_HOSTS.items():
+        before, now = (_slowness(runs, kind) for runs in comparison.sides)
         slow += [
             SlowHost(name, f"{words} {digits(ratio)} times as long as usual")
             for name, ratio in now.items()
@@ -154,21 +146,13 @@ def _slow_hosts(comparison: Comparison) -> list[SlowHost]:
     return slow
 
 
-def _by_name(runs: Sequence[RunSeries], slowness: Callable[[CaseSeries], Mapping[str, float]]) -> dict[str, float]:
-    """Return the median slowness of each host or link over the cases of ``runs``."""
-    values = defaultdict[str, list[float]](list)
-    for run in runs:
-        for case in (*run.cases, *run.disturbed_cases):
-            for name, ratio in slowness(case).items():
-                values[name].append(ratio)
-    return {name: median(ratios) for name, ratios in values.items()}
+def _slowness(runs: Sequence[RunSeries], kind: str) -> dict[str, float]:
+    return median_slowness((case for run in runs for case in (*run.cases, *run.disturbed_cases)), kind)
 
 
-def _slowest(
-    comparison: Comparison, kind: str, verb: str, slowness: Callable[[CaseSeries], Mapping[str, float]]
-) -> str:
+def _slowest(comparison: Comparison, kind: str, verb: str) -> str:
     """Return the slowest link or node of the candidate in a sentence; empty if a side has not measured it."""
-    before, now = (_by_name(runs, slowness) for runs in comparison.sides)
+    before, now = (_slowness(runs, kind) for runs in comparison.sides)
     name = max(now, key=lambda name: now[name], default="")
     if name not in before:
         return ""
@@ -228,7 +212,7 @@ def _table(changes: Sequence[Change], width: int) -> Table:
     for change in changes:
         name = change.case if len(change.case) <= width else f"...{change.case[3 - width :]}"
         words = filter(None, [label(name, change.measure), shortened(change.reason, SHORT)])
-        times = (seconds(_known(time)) for time in (change.baseline, change.candidate))
+        times = (seconds(time) for time in (change.baseline, change.candidate))
         bounds = interval(change.low, change.high, signed)
         visible = signed(change.smallest) if change.smallest < MAX_RATIO else NONE
         rows.append((": ".join(words), change.verdict, *times, signed(change.ratio), bounds, visible))
@@ -266,7 +250,7 @@ def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
         "min_effect": comparison.min_effect,
         "unit": comparison.unit,
         "between_jobs": comparison.between_jobs,
-        "drift": comparison.drift.correlation,
+        "drift": comparison.drift,
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "copies": copies,
@@ -304,10 +288,6 @@ def _change(change: Change) -> dict[str, object]:
 
 def _accepted(accepted: Accepted) -> dict[str, str]:
     return {"case": accepted.case, "reason": accepted.reason, "expires": accepted.expires.isoformat()}
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def tests(comparison: Comparison, text: str) -> list[TestSuite]:

@@ -15,6 +15,7 @@ from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Ch
 from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
+from hpcdl.analysis.run.record import group_by_key
 from hpcdl.analysis.statistics.estimates import Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.report.comparison import environment_changes
@@ -22,7 +23,7 @@ from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, s
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, headed
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict, exit_code
-from hpcdl.report.run.draining import SlowHost, sentences
+from hpcdl.report.run.draining import OF_SLOW_HOSTS, SlowHost, sentences
 from hpcdl.report.run.link_counters import Beyond, compared, grown_beyond, sentence
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
@@ -69,15 +70,14 @@ def pages(suites: Sequence[SuiteVerdict], other: Sequence[Verdict] = (), *, whol
 def slow_hosts(verdict: SuiteVerdict) -> list[SlowHost]:
     """Return the single hosts that are slow now and not accepted, by their links or their own work."""
     causes = [suspect for event in verdict.open_events for suspect in event.suspects]
-    words = {"host": "links take", "node": "own work takes"}
     return [
         SlowHost(
             suspect.name,
-            f"{words[suspect.kind]} {longer(suspect.ratio)} than usual since "
+            f"{OF_SLOW_HOSTS[suspect.kind]} {longer(suspect.ratio)} than usual since "
             f"{verdict.history.jobs[suspect.first].began:%Y-%m-%d}",
         )
         for suspect in dict.fromkeys([*verdict.open_suspects, *causes])
-        if suspect.kind in words and suspect.ended is None
+        if suspect.kind in OF_SLOW_HOSTS and suspect.ended is None
     ]
 
 
@@ -171,9 +171,10 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     news += [said for said in unstable if said.word == "unstable start"]
     news += _far(verdict, "suspected change")
     old = [of_event(verdict, event) for event in verdict.accepted_events]
-    for word, disturbed in zip(("disturbed", "disturbed as usual"), _disturbed(verdict.history), strict=True):
-        for case, cause in list(disturbed.items())[:1]:
-            old.append(_says(word, case, cases=plural(len(disturbed), "case"), reason=cause))
+    counted = {key.case for key, seconds in zip(history.keys, history.seconds[:, -1], strict=True) if seconds > 0}
+    for word, counts in (("disturbed", False), ("disturbed as usual", True)):
+        if cases := [case for case in newest.disturbed if (case in counted) == counts]:
+            old.append(_says(word, cases[0], cases=plural(len(cases), "case"), reason=newest.disturbed[cases[0]]))
     short = verdict.waiting("short")
     when = verdict.date_after(max((series.runs for series in short), default=BEFORE + AFTER))
     wait = {"least": str(BEFORE + AFTER), "when": when}
@@ -187,18 +188,6 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     if verdict.search.drifts:
         old.append(_says("drift"))
     return [*news, *old, *_far(verdict, "outlier")]
-
-
-def _disturbed(history: History) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the disturbed cases of the newest run, with the cause: those whose times do not count, and do."""
-    newest = history.jobs[-1].disturbed
-    counted = {
-        key.case for key, times in zip(history.keys, history.seconds, strict=True) if np.isfinite(times[-1])
-    }
-    return (
-        {case: cause for case, cause in newest.items() if case not in counted},
-        {case: cause for case, cause in newest.items() if case in counted},
-    )
 
 
 def _says(word: str, case: str = "", refusal: str = "", **facts: str) -> Verdict:
@@ -311,10 +300,8 @@ def of_changed(verdict: SuiteVerdict) -> list[Lines]:
 
 
 def _changes(verdict: SuiteVerdict) -> dict[int, list[Change]]:
-    changes: dict[int, list[Change]] = {}
-    for change in sorted(verdict.search.changes, key=lambda change: change.first):
-        changes.setdefault(change.series, []).append(change)
-    return changes
+    ordered = sorted(verdict.search.changes, key=lambda change: change.first)
+    return group_by_key((change.series, change) for change in ordered)
 
 
 def _chart(history: History, rows: Sequence[int], changes: dict[int, list[Change]]) -> Lines:
@@ -368,7 +355,7 @@ def _table(verdict: SuiteVerdict) -> Table:
             (
                 label(history, row),
                 str(int(np.isfinite(values).sum())),
-                seconds(newest) if np.isfinite(newest) else NONE,
+                seconds(newest),
                 signed(newest / level),
                 seconds(level),
                 str(len(cuts) or NONE),

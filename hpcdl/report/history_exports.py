@@ -6,9 +6,10 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE
-from hpcdl.analysis.over_time.series import History
+from hpcdl.analysis.over_time.series import History, median_slowness
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
+from hpcdl.analysis.run.record import group_by_key
 from hpcdl.exit_codes import FAILED, OK
 from hpcdl.report.formats.exports import Gauge, TestCase, TestSuite
 from hpcdl.report.history import environment_of, group, link_counters, of_event, slow_hosts, verdicts, worst
@@ -110,9 +111,7 @@ def tests(verdict: SuiteVerdict) -> TestSuite:
     A group fails by the verdicts on its changes; one with too few runs is skipped.
     """
     history, said, measured = verdict.history, verdicts(verdict), np.isfinite(verdict.history.seconds)
-    groups: dict[str, list[int]] = {}
-    for row in np.flatnonzero(measured[:, -1]).tolist():
-        groups.setdefault(group(history, row), []).append(row)
+    groups = group_by_key((group(history, row), row) for row in np.flatnonzero(measured[:, -1]).tolist())
     few = [verdict for verdict in said if verdict.word in {"short", "too few runs"}]
     cases = []
     for name, rows in groups.items():
@@ -152,11 +151,6 @@ def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
             labels = {**name, "case": key.case, "measure": key.measure, "environment": key.environment_key}
             if np.isfinite(seconds[-1]):  # settings are no label: of two cases of a name the first counts
                 times.setdefault(tuple(labels.values()), (labels, float(seconds[-1])))
-    ratios = [
-        gauge
-        for kind, labels, text in RATIOS
-        for gauge in [Gauge(f"hpcdl_{kind}_slowness_ratio", text, _ratios(suites, kind, labels))]
-    ]
     return [
         Gauge("hpcdl_history_exit_code", "Exit code of hpcdl history.", [({}, exit_code)]),
         *(
@@ -165,7 +159,10 @@ def gauges(suites: Sequence[SuiteVerdict], exit_code: int) -> list[Gauge]:
         ),
         Gauge("hpcdl_history_slow_ratio", "Hosts and links that are slow now.", slow),
         Gauge("hpcdl_case_time_seconds", "Newest time of each measure.", list(times.values())),
-        *ratios,
+        *(
+            Gauge(f"hpcdl_{kind}_slowness_ratio", text, _ratios(suites, kind, labels))
+            for kind, labels, text in RATIOS
+        ),
     ]
 
 
@@ -185,11 +182,7 @@ def _ratios(
     """Return the samples of one of :data:`RATIOS`: the median over the cases of the newest run."""
     samples = []
     for suite in suites:
-        newest, values = suite.history.jobs[-1], dict[str, list[float]]()
-        for case in (*newest.good, *newest.disturbed_cases):
-            for name, ratio in getattr(case, f"{kind}_slowness").items():
-                values.setdefault(name, []).append(ratio)
-        medians = {name: float(np.median(ratios)) for name, ratios in values.items()}
+        medians = median_slowness(suite.history.jobs[-1].not_failed, kind)
         for name in sorted(medians, key=lambda name: -medians[name])[:MAX_LINKS]:
             named = dict(zip(labels, name.split(" - "), strict=True))
             samples.append(({"suite": suite.history.suite, **named}, medians[name]))

@@ -211,8 +211,6 @@ def chosen(kind: str, titled: Mapping[str, Titled], title: str) -> Titled:
             return value
     if not titled:
         raise ValueError(f"the report has no {kind}")
-    likeness = {
-        name: difflib.SequenceMatcher(None, begin, name[: len(begin)].casefold()).ratio() for name in titled
-    }
-    near = max(likeness, key=lambda name: likeness[name])
+    likeness = lambda name: difflib.SequenceMatcher(None, begin, name[: len(begin)].casefold()).ratio()
+    near = max(titled, key=likeness)
     raise ValueError(f"no {kind} {title!r}; did you mean {near!r}? --{kind} list has all")

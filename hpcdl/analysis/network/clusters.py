@@ -4,12 +4,10 @@
 differ, and so does the traffic of others. A measurement is the median over the repetitions in one job.
 """
 
-import csv
-import gzip
 import math
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import combinations
+from itertools import combinations, starmap
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +47,10 @@ POWERS_OF_TWO: Final = {("allreduce", "rabenseifner"), ("allgather", "recursive_
 
 @dataclass(frozen=True)
 class Measurement:
-    """A collective of a job: quartiles and median of its repetitions (s), of the slowest rank."""
+    """A collective of a job: quartiles and median of its repetitions (s), of the slowest rank.
+
+    Fields are the columns of the table, in their order.
+    """
 
     machine: str
     """Name of the network that is fitted to it."""
@@ -99,29 +100,12 @@ class Measurement:
 @cache
 def measurements() -> tuple[Measurement, ...]:
     """Return all measurements, sorted by machine, job, nodes and ranks."""
-    with gzip.open(TABLE, "rt", encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(line for line in file if not line.startswith("#"))
-        return tuple(map(_measurement, rows))
+    import pandas as pd  # late: only claims, and reports on these clusters, need it
 
-
-def _measurement(row: dict[str, str]) -> Measurement:
-    low, seconds, high = (1e-9 * int(row[key]) for key in ("low_ns", "median_ns", "high_ns"))
-    return Measurement(
-        machine=row["machine"],
-        job=row["job"],
-        nodes=int(row["nodes"]),
-        ranks=int(row["ranks"]),
-        library=row["library"],
-        memory=row["memory"],
-        notes=row["notes"],
-        collective=row["collective"],
-        algorithm=row["algorithm"],
-        message_bytes=int(row["message_bytes"]),
-        repetitions=int(row["repetitions"]),
-        low=low,
-        seconds=seconds,
-        high=high,
-    )
+    table = pd.read_csv(TABLE, comment="#", keep_default_na=False)
+    times = [column for column in table.columns if column.endswith("_ns")]
+    table[times] *= 1e-9
+    return tuple(starmap(Measurement, table.itertuples(index=False, name=None)))
 
 
 def comparable() -> list[Measurement]:

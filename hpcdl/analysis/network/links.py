@@ -7,18 +7,14 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.differences import Matrix, Vector
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
 from hpcdl.fabric.pairs import DEPARTS, rounds
 from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import Run
-
-Vector = npt.NDArray[np.float64]
-Matrix = npt.NDArray[np.float64]
-Cube = npt.NDArray[np.float64]
 
 CONSPICUOUS: Final = 0.85
 """A host or link with less than this share of the others' speed is named."""
@@ -31,41 +27,48 @@ HOSTS: Final = 3
 
 
 @dataclass(frozen=True)
-class Links:
-    """One case's links."""
+class HostTimes:
+    """Times of one case that compares hosts."""
 
     record: Record
     hosts: Sequence[str]
     """Of each rank."""
-    repeated: Cube
-    """(repetitions, p, p): time of an exchange, at the rank with the greater median; NaN without exchanges.
-
-    Of several launches one median per launch.
-    """
+    repeated: Matrix
+    """(repetitions, ...): times; of several launches one median per launch."""
     disturbed: str | None = None
-    passed: Sequence[tuple[int, int]] = ()
-    """Pairs of ranks that were slow at first, but not when they were measured again."""
 
     @property
     def confirmed(self) -> bool:
-        """True if slow pairs were measured more than once, in each launch."""
-        return is_confirmed(self.record)
+        """True if slow hosts or pairs were measured more than once, in each launch."""
+        return int(self.record.settings.get("confirm", 1)) > 1
 
     @property
     def seconds(self) -> Matrix:
-        """(p, p): median time of an exchange; NaN between ranks that did not exchange."""
+        """Median of the times over repetitions."""
         return np.asarray(np.median(self.repeated, axis=0), np.float64)
+
+    @property
+    def names(self) -> list[str]:
+        """The hosts, each once."""
+        return list(dict.fromkeys(self.hosts))
+
+
+@dataclass(frozen=True)
+class Links(HostTimes):
+    """One case's links.
+
+    ``repeated``: (repetitions, p, p) times of an exchange, at the rank with the greater median; NaN between ranks
+    that did not exchange.
+    """
+
+    passed: Sequence[tuple[int, int]] = ()
+    """Pairs of ranks that were slow at first, but not when they were measured again."""
 
     @property
     def rates(self) -> Matrix:
         """Bytes per second in each direction, both at once; NaN where there is no time."""
         size = float(self.record.message_bytes or 0)
         return size / self.seconds
-
-    @property
-    def names(self) -> list[str]:
-        """The hosts, each once."""
-        return list(dict.fromkeys(self.hosts))
 
     @property
     def speed(self) -> Matrix:
@@ -181,11 +184,6 @@ def _shares(speed: Matrix) -> Vector:
     return np.array([median / _others(speed, host) for host, median in enumerate(medians)])
 
 
-def is_confirmed(record: Record) -> bool:
-    """Return True if hosts or pairs that depart were measured more than once, in each launch."""
-    return int(record.settings.get("confirm", 1)) > 1
-
-
 def departures(record: Record) -> dict[int, tuple[float, float]]:
     """Return, of each host or pair that was measured again, its first departure and the one that counts.
 
@@ -217,7 +215,7 @@ def links(run: Run) -> list[Links]:
     return exchanges
 
 
-def _seconds(record: Record, steps: Rows) -> Cube:
+def _seconds(record: Record, steps: Rows) -> Matrix:
     """(repetitions, p, p) times of each pair; after the warm-up every round has equally many repetitions."""
     ranks, duration = record.ranks, steps["end"] - steps["begin"]
     others = ranks - 1 if record.pattern == "all_pairs" else 1

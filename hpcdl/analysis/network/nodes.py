@@ -7,44 +7,21 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from hpcdl.analysis.network.links import HOSTS, Links, Matrix, Vector, departures, is_confirmed
+from hpcdl.analysis.network.links import HOSTS, HostTimes, Links, departures
 from hpcdl.analysis.run.disturbance import disturbance
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Key, Record, group_by_key
+from hpcdl.analysis.statistics.differences import Matrix, Vector
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
 from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import Run
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """One node case."""
+class Nodes(HostTimes):
+    """One node case; ``repeated``: (repetitions, hosts) times of the work on the host's slowest rank."""
 
-    record: Record
-    hosts: Sequence[str]
-    """Of each rank."""
-    repeated: Matrix
-    """(repetitions, hosts): time of the work on the host's slowest rank.
-
-    Of several launches one median per launch.
-    """
-    disturbed: str | None = None
     passed: Sequence[str] = ()
     """Hosts that were slow at first, but not when they were measured again."""
-
-    @property
-    def seconds(self) -> Vector:
-        """(hosts,): median time of the work."""
-        return np.asarray(np.median(self.repeated, axis=0), np.float64)
-
-    @property
-    def names(self) -> list[str]:
-        """The hosts, each once."""
-        return list(dict.fromkeys(self.hosts))
-
-    @property
-    def confirmed(self) -> bool:
-        """True if slow hosts were measured more than once, in each launch."""
-        return is_confirmed(self.record)
 
     def shares(self) -> list[Interval]:
         """(hosts,): speed of each host / the median of the others; none of fewer than three hosts.
@@ -136,9 +113,7 @@ Compared = TypeVar("Compared", Links, Nodes)
 
 def over_launches(launches: Sequence[Compared]) -> list[Compared]:
     """Combine the launches of each case on the same hosts: the undisturbed ones; all if all are disturbed."""
-    cases: dict[tuple[str, ...], list[Compared]] = {}
-    for launch in launches:
-        cases.setdefault(_identity(launch.record, launch.hosts), []).append(launch)
+    cases = group_by_key((_identity(launch), launch) for launch in launches)
     combined = []
     for of_case in cases.values():
         counted = [launch for launch in of_case if not launch.disturbed] or of_case
@@ -147,5 +122,6 @@ def over_launches(launches: Sequence[Compared]) -> list[Compared]:
     return combined
 
 
-def _identity(record: Record, hosts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(map(str, (record.case, record.aggregation, record.pattern, record.message_bytes, *hosts)))
+def _identity(times: HostTimes) -> Key:
+    record = times.record
+    return (record.case, record.aggregation, record.pattern, record.message_bytes, *times.hosts)

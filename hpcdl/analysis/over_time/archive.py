@@ -50,8 +50,7 @@ def read_launches(path: Path) -> list[RunSeries]:
         return [read_series(path)]
     with analysed(path, ValueError):
         launches = [series_of(launch) for launch in launches_in(read_records(path))]
-    names = [f"{path}, launch {number}" for number in range(1, len(launches) + 1)]
-    return [replace(launch, path=name) for launch, name in zip(launches, names, strict=True)]
+    return [replace(launch, path=f"{path}, launch {number}") for number, launch in enumerate(launches, 1)]
 
 
 def without_copies(runs: Iterable[RunSeries], copies: Copies) -> list[RunSeries]:

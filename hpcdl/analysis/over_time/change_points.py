@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector
+from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector, beyond
 from hpcdl.analysis.statistics.estimates import Interval, student_quantile
 from hpcdl.analysis.statistics.robust import (
     LEVEL,
@@ -176,8 +176,6 @@ class Search:
 
     def _search(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
-        from scipy.special import stdtr  # late: ranks do not need it
-
         states = [self.series[row] for row in rows]
         last = np.array([max(state.cuts, default=0) for state in states])[:, None]
         begin = max(0, now + 1 - WINDOW)
@@ -207,7 +205,7 @@ class Search:
             logs = self.logs[rows[row], begin + runs[row, :end]]
             if is_large(left, right, values[row, :end], logs) and (len(right) < LASTING or lasts(left, right)):
                 statistic = float(student[row, split]) / math.sqrt(_null(left, right, *excess))
-                p = 2 * float(stdtr(freedom[row] + end - 2, -statistic))
+                p = 2 * float(beyond(statistic, freedom[row] + end - 2))
                 if p <= CHANCE / tested.sum():
                     points.append((p, int(rows[row]), begin + int(runs[row, split])))
         return [change for point in sorted(points) if (change := self._restart(*point, now))]
@@ -311,13 +309,11 @@ def is_large(left: Vector, right: Vector, values: Vector, logs: Vector) -> bool:
 
 def lasts(left: Vector, right: Vector) -> bool:
     """Return True for a change that is significant by the variance of the last runs alone."""
-    from scipy.special import stdtr  # late: ranks do not need it
-
     near = left[-LASTING:]
     freedom = len(near) + len(right) - 2
     squares = float(((near - np.median(near)) ** 2).sum() + ((right - right.mean()) ** 2).sum())
     error = max(math.sqrt(squares / freedom), MIN_DEVIATION) / math.sqrt(len(right))
-    return bool(2 * stdtr(freedom, -abs(right.mean() - left.mean()) / error) <= CHANCE / 4)
+    return bool(2 * beyond(abs(right.mean() - left.mean()) / error, freedom) <= CHANCE / 4)
 
 
 def _null(left: Vector, right: Vector, most: float, half: float) -> float:
@@ -351,12 +347,12 @@ class Calibration(NamedTuple):
     """Events per 100 runs without a change in which series became faster."""
 
 
-def calibrate(logs: Matrix, changes: Sequence[Change], *, rounds: int = 10, seed: int = 0) -> Calibration:
+def calibrate(logs: Matrix, changes: Sequence[Change], *, rounds: int = 10) -> Calibration:
     """Shuffle blocks of five runs of ``logs`` (series, runs), without their ``changes``, and search them.
 
     All series have the same shuffle: common effects of a run stay together, and noise that lasts for some runs.
     """
-    residuals, generator = logs.copy(), np.random.default_rng(seed)
+    residuals, generator = logs.copy(), np.random.default_rng(0)
     runs = logs.shape[1]
     for row in range(len(logs)):
         cuts = sorted(change.first for change in changes if change.series == row)

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.over_time.series import CaseSeries, RunSeries
+from hpcdl.analysis.run.record import group_by_key
 
 FAILED, MISSING, NEW, INCONCLUSIVE = "failed", "missing", "new", "inconclusive"
 
@@ -57,14 +58,11 @@ class Change:
     @property
     def launches(self) -> tuple[int, int]:
         """Number of launches of the baseline and of the candidate."""
-        before, now = map(len, self.values)
-        return before, now
+        return len(self.values[0]), len(self.values[1])
 
     def logarithms(self, side: int, *, by_job: bool) -> dict[str, float]:
         """Return logarithms of the baseline's (0) or candidate's (1) values per run, or their median per job."""
-        units: dict[str, list[float]] = {}
-        for job, run, value in self.values[side]:
-            units.setdefault(job if by_job else run, []).append(value)
+        units = group_by_key((job if by_job else run, value) for job, run, value in self.values[side])
         return {unit: float(np.median(np.log(values))) for unit, values in units.items()}
 
 

@@ -22,8 +22,6 @@ from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MISSING, NEW,
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.statistics.differences import (
     ALPHA,
-    NO_DRIFT,
-    Drift,
     Group,
     Matrix,
     adjusted,
@@ -103,8 +101,8 @@ class Comparison:
     """Accepted regressions whose date has passed."""
     unused: list[Accepted]
     """Accepted regressions that match no compared case."""
-    drift: Drift = NO_DRIFT
-    """Of the launches of one job."""
+    drift: float = 0.0
+    """Correlation of neighbours among the launches of one job; 0 unless it is significant."""
     sides: tuple[Sequence[RunSeries], Sequence[RunSeries]] = ((), ())
     """Runs of the baseline and of the candidate."""
 
@@ -178,13 +176,13 @@ def compare(
 
 def changes_of(
     compared: Sequence[Change], min_effect: float, between: float, *, by_job: bool
-) -> tuple[list[Change], Drift]:
+) -> tuple[list[Change], float]:
     """Test all measures that have values on both sides: their means, and their shares of slow launches.
 
     Shares are tested apart, of the measures whose numbers of slow launches can be significant (Tarone 1990).
     """
     if not compared:
-        return [], NO_DRIFT
+        return [], 0.0
     baseline, candidate = (_table(compared, side, by_job=by_job) for side in (0, 1))
     jobs = [{job for change in compared for job, *_ in change.values[side]} for side in (0, 1)]
     result = moderated(baseline, candidate, between, ordered=max(map(len, jobs)) == 1)

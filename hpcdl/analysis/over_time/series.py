@@ -32,6 +32,7 @@ from hpcdl.analysis.network.nodes import Nodes, nodes
 from hpcdl.analysis.run.disturbance import slurm_job
 from hpcdl.analysis.run.launches import Launch, launches
 from hpcdl.analysis.run.outcome import at_target
+from hpcdl.analysis.run.record import group_by_key
 from hpcdl.analysis.statistics.differences import Matrix
 from hpcdl.cases.keys.suite_tables import role_of
 from hpcdl.registry import label
@@ -108,10 +109,7 @@ class RunSeries:
     @cached_property
     def by_name(self) -> dict[tuple[str, str], list[CaseSeries]]:
         """Cases by suite and name."""
-        cases: dict[tuple[str, str], list[CaseSeries]] = {}
-        for case in self.cases:
-            cases.setdefault((case.suite, case.case), []).append(case)
-        return cases
+        return group_by_key(((case.suite, case.case), case) for case in self.cases)
 
     @cached_property
     def began(self) -> dt.datetime | None:
@@ -121,6 +119,12 @@ class RunSeries:
             return date.astimezone(dt.UTC) if date.tzinfo else None
         except (ValueError, OverflowError):  # text; the first or last day that a date can have
             return None
+
+
+def median_slowness(cases: Iterable[CaseSeries], kind: str) -> dict[str, float]:
+    """Return the median slowness of each host or link over cases; ``kind``: ``host``, ``link`` or ``node``."""
+    ratios = group_by_key(item for case in cases for item in getattr(case, f"{kind}_slowness").items())
+    return {name: median(of_name) for name, of_name in ratios.items()}
 
 
 def series_of(run: Run) -> RunSeries:
@@ -254,13 +258,18 @@ class Job:
         """Disturbed cases that did not fail."""
         return [case for run in self.runs for case in run.disturbed_cases]
 
+    @property
+    def not_failed(self) -> list[CaseSeries]:
+        """Good and disturbed cases."""
+        return self.good + self.disturbed_cases
+
     def measured(self, *, disturbed: bool = False) -> dict[Key, list[float]]:
         """Return the values of each series, one per launch; those of good, or of disturbed cases."""
-        rows: dict[Key, list[float]] = {}
-        for case in self.disturbed_cases if disturbed else self.good:
-            for measure, value in case.values.items():
-                rows.setdefault(Key(case.case, case.settings, measure, case.environment_key), []).append(value)
-        return rows
+        return group_by_key(
+            (Key(case.case, case.settings, measure, case.environment_key), value)
+            for case in (self.disturbed_cases if disturbed else self.good)
+            for measure, value in case.values.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -286,10 +295,7 @@ class History:
     @cached_property
     def measures(self) -> dict[tuple[str, ...], list[int]]:
         """Series of each measure of a case, in all environments, by the key without the environment."""
-        rows: dict[tuple[str, ...], list[int]] = {}
-        for row, key in enumerate(self.keys):
-            rows.setdefault(key[:3], []).append(row)
-        return rows
+        return group_by_key((key[:3], row) for row, key in enumerate(self.keys))
 
     @property
     def predecessors(self) -> dict[int, int]:

@@ -10,7 +10,7 @@ Two usual runs in a row clear a suspect.
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -18,7 +18,8 @@ import numpy as np
 
 from hpcdl.analysis.over_time.change_points import AFTER
 from hpcdl.analysis.over_time.explanations import WINDOW, explanations
-from hpcdl.analysis.over_time.series import CaseSeries, History
+from hpcdl.analysis.over_time.series import History, median_slowness
+from hpcdl.analysis.run.record import group_by_key
 from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector
 from hpcdl.analysis.statistics.robust import quantiles
 
@@ -67,14 +68,14 @@ def suspects(history: History, groups: Mapping[str, str]) -> list[Suspect]:
 
     ``groups``: switch of hosts.
     """
-    nodes = by_departures(_by_host(history, lambda case: case.node_slowness), "node")
-    hosts = _by_host(history, lambda case: case.host_slowness)
+    nodes = by_departures(_by_host(history, "node"), "node")
+    hosts = _by_host(history, "host")
     if not hosts:
         names = [host for job in history.jobs for host in job.hosts]
         return [*nodes, *grouped(_by_times(history, groups), names, groups)]
     named = by_departures(hosts, "host")
     slow = {suspect.name for suspect in named}
-    links = _by_host(history, lambda case: case.link_slowness)
+    links = _by_host(history, "link")
     links = {pair: values for pair, values in links.items() if not slow & set(pair.split(" - "))}
     every = [*nodes, *grouped(named, list(hosts), groups), *by_departures(links, "link")]
     return sorted(every, key=lambda suspect: suspect.found)
@@ -88,9 +89,8 @@ def _parts(host: str) -> tuple[str, str, str]:
 
 def host_list(hosts: Iterable[str]) -> str:
     """Return names of hosts as Slurm lists them: n[01-04,07],login."""
-    numbers: dict[tuple[str, str], list[str]] = {}
-    for before, number, rest in sorted(map(_parts, hosts), key=lambda parts: int(parts[1] or 0)):
-        numbers.setdefault((before, rest), []).append(number)
+    ordered = sorted(map(_parts, hosts), key=lambda parts: int(parts[1] or 0))
+    numbers = group_by_key(((before, rest), number) for before, number, rest in ordered)
     names = []
     for (before, rest), mine in numbers.items():
         following = itertools.groupby(enumerate(mine), lambda item: int(item[1] or 0) - item[0])
@@ -102,11 +102,8 @@ def host_list(hosts: Iterable[str]) -> str:
 
 def switches(hosts: Iterable[str], groups: Mapping[str, str]) -> dict[str, list[str]]:
     """Return the hosts of each switch, by their numbers; without ``groups`` they differ in their last number."""
-    members: dict[str, list[str]] = {}
-    for host in sorted({*hosts}, key=lambda host: (int(_parts(host)[1] or 0), host)):
-        before, _, rest = _parts(host)
-        members.setdefault(groups.get(host) or before + rest, []).append(host)
-    return members
+    ordered = sorted({*hosts}, key=lambda host: (int(_parts(host)[1] or 0), host))
+    return group_by_key((groups.get(host) or "".join(_parts(host)[::2]), host) for host in ordered)
 
 
 def _named(hosts: Sequence[str], groups: Mapping[str, str]) -> tuple[Kind, str]:
@@ -117,17 +114,12 @@ def _named(hosts: Sequence[str], groups: Mapping[str, str]) -> tuple[Kind, str]:
     return ("hosts", f"{host_list(hosts)} of {switch}") if switch else ("neighbours", host_list(hosts))
 
 
-def _by_host(history: History, slowness: Callable[[CaseSeries], Mapping[str, float]]) -> dict[str, Vector]:
+def _by_host(history: History, kind: str) -> dict[str, Vector]:
     """Return by name (jobs,) logarithms of the slowness, the median over cases and launches; NaN if missing."""
     departures: dict[str, Vector] = {}
     for number, job in enumerate(history.jobs):
-        seen: dict[str, list[float]] = {}
-        for case in (*job.good, *job.disturbed_cases):
-            for name, value in slowness(case).items():
-                seen.setdefault(name, []).append(value)
-        for name, values in seen.items():
-            row = departures.setdefault(name, np.full(len(history.jobs), np.nan))
-            row[number] = np.log(np.median(values))
+        for name, slowness in median_slowness(job.not_failed, kind).items():
+            departures.setdefault(name, np.full(len(history.jobs), np.nan))[number] = np.log(slowness)
     return departures
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.outcome import at_target, before_target
-from hpcdl.analysis.run.record import ANY, Key, Record
+from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
 from hpcdl.analysis.statistics.censored import Delay, Times
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, Vector, bounded_exp
@@ -318,13 +318,13 @@ def decisions(fields: Iterable[Field]) -> list[Decision]:
         if first.state not in {"too few seeds", "not reached"} and other.state != "too few seeds"
         if not other.diverged
     ]
-    rivals: dict[int, list[Candidate]] = {}
-    delays: dict[int, Delay] = {}
+    delays = {number: delay for number, _, delay in reversed(pairs)}  # of the first rival
     p_values = adjusted(np.array([delay.p for _, _, delay in pairs]))
-    for (number, other, delay), p in zip(pairs, p_values, strict=True):
-        delays.setdefault(number, delay)
-        if p >= ALPHA or delay.value < math.log(MIN_EFFECT):
-            rivals.setdefault(number, []).append(other)
+    rivals = group_by_key(
+        (number, other)
+        for (number, other, delay), p in zip(pairs, p_values, strict=True)
+        if p >= ALPHA or delay.value < math.log(MIN_EFFECT)
+    )
     return [
         Decision(*configuration, rivals.get(n, []), delays.get(n))
         for n, configuration in enumerate(configurations)

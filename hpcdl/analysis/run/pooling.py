@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record import Key, Record
+from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.estimates import Middle, Vector
 from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.link_counters import recorded, total
@@ -65,9 +65,7 @@ class Copies:
 
 def launches_in(run: Run) -> list[Run]:
     """Return the launches that a run of pooled launches has; the run itself if it has one."""
-    launches: dict[object, list[int]] = {}
-    for index, fields in enumerate(run.described):
-        launches.setdefault(fields.get("launch"), []).append(index)
+    launches = group_by_key((fields.get("launch"), index) for index, fields in enumerate(run.described))
     return [run] if len(launches) < 2 else [run.only(indices) for indices in launches.values()]
 
 

@@ -8,9 +8,9 @@ sections ask attributes. What tells cases apart follows from the roles of their 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Iterable
 from functools import cached_property, lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from hpcdl.cases.keys.key import Role, restored
 from hpcdl.cases.keys.step_spec import StepSpec
@@ -33,6 +33,8 @@ ANY: Final = "any"
 """In the place of an aggregation: it makes no difference."""
 
 Key = tuple[object, ...]
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
 Mark = Literal[
     "simulated",
     "emulated",
@@ -211,6 +213,14 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
                 subjects[name] = text if name == "straggler" else f"{name} {text}"
         others = self.conditions(*columns_with("machine"), *subjects)
         return subjects | {name: f"{name}={value}".rstrip("=") for name, value in others}
+
+
+def group_by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    """Return the values of each key in their order, the keys in the order of their first values."""
+    groups: dict[K, list[V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 @lru_cache(maxsize=4096)

@@ -35,7 +35,7 @@ import numpy as np
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import median_of, outcome
 from hpcdl.analysis.run.pooling import Point, points_of
-from hpcdl.analysis.run.record import ANY, Record
+from hpcdl.analysis.run.record import ANY, Record, group_by_key
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
@@ -103,16 +103,12 @@ def bus_factor(collective: str, ranks: int) -> float | None:
     None for a collective that has no such factor. ``ranks`` >= 1.
     """
     share = (ranks - 1) / ranks
-    return {
+    factors = {
         "allreduce": 2 * share,
-        "reduce_scatter": share,
-        "allgather": share,
-        "all_to_all": share,
-        "broadcast": 1.0,
-        "reduce": 1.0,
-        "exchange": 1.0,
-        "pairwise": 1.0,
-    }.get(collective)
+        **dict.fromkeys(("reduce_scatter", "allgather", "all_to_all"), share),
+        **dict.fromkeys(("broadcast", "reduce", "exchange", "pairwise"), 1.0),
+    }
+    return factors.get(collective)
 
 
 NEAR_LINEAR: Final = 0.90
@@ -171,9 +167,7 @@ def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
     if simulated and len({launch.record.launch for launch in measured}) == 1:
         return [launch.seconds for launch in measured]
     # Steps of one launch are not independent. Taken as a sample they would find differences where none are.
-    by_launch: dict[object, list[float]] = {}
-    for launch in measured:
-        by_launch.setdefault(launch.record.launch, []).append(launch.typical(launch.seconds))
+    by_launch = group_by_key((launch.record.launch, launch.typical(launch.seconds)) for launch in measured)
     return [np.array([np.median(each)]) for each in by_launch.values()]
 
 

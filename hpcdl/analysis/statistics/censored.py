@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.statistics.differences import Vector, difference, upper
+from hpcdl.analysis.statistics.differences import Vector, beyond, difference, upper
 
 FAR: Final = 1e3
 """Logarithm of a bound that is none."""
@@ -60,10 +60,9 @@ class Delay:
     @cached_property
     def p(self) -> float:
         """Two-sided p-value of equal means."""
-        from scipy.special import stdtr  # late: ranks do not need it
-
         ratio = math.expm1(self._statistic(0.0) / self._events)
-        return float(2 * stdtr(self._freedom, -math.sqrt((self._events - 2) * ratio) / self._factor))
+        t = math.sqrt((self._events - 2) * ratio) / self._factor
+        return 2 * float(beyond(t, self._freedom))
 
     def bounds(self) -> tuple[float, float]:
         """Return the 95 % interval of the difference; infinite where the samples do not limit it."""

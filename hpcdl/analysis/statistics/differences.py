@@ -20,11 +20,11 @@ ALPHA: Final = 0.05
 """False discovery rate of all comparisons together."""
 
 
-def beyond(t: Vector, freedom: npt.ArrayLike) -> Vector:
+def beyond(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Vector:
     """Return the probability that Student's t is larger than ``t`` >= 0; NaN where ``freedom`` is."""
     from scipy.special import stdtr  # late: ranks do not need it
 
-    return np.asarray(stdtr(freedom, -t), np.float64)
+    return np.asarray(stdtr(freedom, np.negative(t)), np.float64)
 
 
 def upper(probability: float, freedom: npt.ArrayLike) -> Vector:
@@ -142,29 +142,19 @@ class Group(NamedTuple):
         return float(hypergeom.sf(number - 1, sum(self.sizes), sum(slow), self.sizes[side]))
 
 
-class Drift(NamedTuple):
-    """Correlation of neighbours in the order of launches, of all measures together."""
+def _inflation(correlation: float, launches: Matrix) -> Matrix:
+    """Return the variance of a mean by the one that it would have if launches were independent.
 
-    correlation: float
-    """0 unless it is significant."""
-    p: float
-
-    def inflation(self, launches: Matrix) -> Matrix:
-        """Return the variance of a mean by the one that it would have if launches were independent.
-
-        The latter is too small, too: neighbours differ less from their mean.
-        """
-        lags = np.arange(1, max(int(np.nanmax(launches)), 2))[:, None]
-        weights = np.maximum(1 - lags / launches.ravel(), 0) * self.correlation**lags
-        larger = 1 + 2 * weights.sum(axis=0).reshape(launches.shape)
-        return np.asarray(np.maximum(larger * (launches - 1) / np.maximum(launches - larger, 0.5), 1.0))
+    The latter is too small, too: neighbours, which have a ``correlation``, differ less from their mean.
+    """
+    lags = np.arange(1, max(int(np.nanmax(launches)), 2))[:, None]
+    weights = np.maximum(1 - lags / launches.ravel(), 0) * correlation**lags
+    larger = 1 + 2 * weights.sum(axis=0).reshape(launches.shape)
+    return np.asarray(np.maximum(larger * (launches - 1) / np.maximum(launches - larger, 0.5), 1.0))
 
 
-NO_DRIFT: Final = Drift(0.0, math.nan)
-
-
-def drift(*jobs: Matrix) -> Drift:
-    """Return whether launches of a job, in their order, resemble their neighbours more than others.
+def drift(*jobs: Matrix) -> float:
+    """Return the correlation of neighbours in the order of launches of a job, 0 unless it is significant.
 
     ``jobs``: logarithms less their means, (measures, launches) each, NaN where there is none. Of n independent
     launches the correlation has the mean -1/n and the variance (n - 2)^2 / (n^2 (n - 1)) (Dufour & Roy, Biometrika
@@ -172,7 +162,7 @@ def drift(*jobs: Matrix) -> Drift:
     """
     jobs = tuple(np.nan_to_num(job) for job in jobs if job.shape[1] >= MIN_DRIFT)
     if not jobs:
-        return NO_DRIFT
+        return 0.0
     square = np.maximum(sum((job**2).sum(axis=1) for job in jobs) / sum(job.shape[1] - 1 for job in jobs), 1e-300)
     scaled = [job / np.sqrt(square)[:, None] for job in jobs]
     measures = _independent(np.concatenate(scaled, axis=1), np.ones(len(square)))
@@ -182,7 +172,7 @@ def drift(*jobs: Matrix) -> Drift:
     expected = float(-((counts - 1) / counts).sum() / (counts - 1).sum())
     variance = float(((counts - 1) * (counts - 2) ** 2 / counts**2).sum() / (counts - 1).sum() ** 2) / measures
     p = float(beyond(np.array([(shown - expected) / math.sqrt(variance)]), np.inf)[0])
-    return Drift(_correlation(shown, counts) if p < DRIFTS else 0.0, p)
+    return _correlation(shown, counts) if p < DRIFTS else 0.0
 
 
 def _correlation(shown: float, counts: Matrix) -> float:
@@ -205,7 +195,8 @@ class Moderated(NamedTuple):
     """Launches apart from the others; None without any."""
     means: Matrix
     """(measures, 2): without outliers."""
-    drift: Drift
+    drift: float
+    """See :func:`drift`."""
 
 
 def moderated(baseline: Matrix, candidate: Matrix, between: float, *, ordered: bool = False) -> Moderated:
@@ -228,8 +219,8 @@ def moderated(baseline: Matrix, candidate: Matrix, between: float, *, ordered: b
     means = np.stack([np.nanmean(side, axis=1) for side in sides], axis=1)
     residuals = [side - means[:, [n]] for n, side in enumerate(sides)]
     variance, freedom = moderated_variances(np.concatenate(residuals, axis=1), counts.sum(axis=1) - 2.0)
-    drifting = drift(*residuals) if ordered else NO_DRIFT
-    inflation = drifting.inflation(counts)
+    correlation = drift(*residuals) if ordered else 0.0
+    inflation = _inflation(correlation, counts)
     noise = variance * (inflation / counts).sum(axis=1)
     freedom = np.maximum(freedom / inflation.mean(axis=1), 1.0)
     if baseline.shape[1] != candidate.shape[1]:  # only then an unequal variance of the smaller side matters
@@ -241,7 +232,7 @@ def moderated(baseline: Matrix, candidate: Matrix, between: float, *, ordered: b
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
-    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), groups, means, drifting)
+    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), groups, means, correlation)
 
 
 def _scales(*sides: Matrix) -> Matrix:

@@ -7,6 +7,7 @@ medians; every median has an interval.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -20,6 +21,10 @@ Middle = Literal["median", "mean"]
 MEDIANS: Final[tuple[Middle, Middle]] = ("median", "median")
 
 
+TAIL: Final = 0.025
+"""Probability on either side of a 95 % interval."""
+
+
 class Interval(NamedTuple):
     """A value between two bounds; NaN where there is too little data to say."""
 
@@ -31,11 +36,11 @@ class Interval(NamedTuple):
 NOTHING = Interval(float("nan"), float("nan"), float("nan"))
 
 
-def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
+def median_interval(values: npt.ArrayLike) -> Interval:
     """The median of n values and the narrowest symmetric pair of order statistics that covers it.
 
     For independent values of any continuous distribution, x_(k) to x_(n+1-k) covers the median with
-    probability 1 - 2 P(B <= k - 1), B binomial(n, 1/2); the largest k that keeps ``confidence`` is taken
+    probability 1 - 2 P(B <= k - 1), B binomial(n, 1/2); the largest k that keeps 95 % is taken
     (David & Nagaraja, Order Statistics, 7.1). Below 6 values no pair covers 95 %: the bounds are NaN.
     """
     from scipy.special import bdtr, bdtrik  # late: ranks do not need it; scipy.stats takes a second to import
@@ -44,9 +49,8 @@ def median_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval
     n = len(ordered)
     if n == 0:
         return NOTHING
-    tail = (1 - confidence) / 2
-    k = math.ceil(bdtrik(tail, n, 0.5))
-    k -= k > 0 and bdtr(k - 1, n, 0.5) >= tail  # so that P(B <= k - 1) < tail
+    k = math.ceil(bdtrik(TAIL, n, 0.5))
+    k -= k > 0 and bdtr(k - 1, n, 0.5) >= TAIL  # so that P(B <= k - 1) < TAIL
     middle = float(np.median(ordered))
     if k == 0:
         return Interval(middle, float("nan"), float("nan"))
@@ -67,24 +71,24 @@ def mean_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
     return Interval(middle, middle - reach, middle + reach)
 
 
-def proportion_interval(successes: int, trials: int, confidence: float = 0.95) -> Interval:
+def proportion_interval(successes: int, trials: int) -> Interval:
     """The share of successes in at least one trial, with exact bounds (Clopper & Pearson, Biometrika 26, 1934)."""
     from scipy.special import betaincinv  # late: ranks do not need it
 
-    failures, tail = trials - successes, (1 - confidence) / 2
-    low = betaincinv(successes, failures + 1, tail) if successes else 0.0
-    high = betaincinv(successes + 1, failures, 1 - tail) if failures else 1.0
+    failures = trials - successes
+    low = betaincinv(successes, failures + 1, TAIL) if successes else 0.0
+    high = betaincinv(successes + 1, failures, 1 - TAIL) if failures else 1.0
     return Interval(successes / trials, float(low), float(high))
 
 
-def share_interval(share: float, samples: npt.ArrayLike, together: int = 1, confidence: float = 0.95) -> Interval:
+def share_interval(share: float, samples: npt.ArrayLike, together: int = 1) -> Interval:
     """A share, and Student's t interval of the geometric mean of ``samples`` of it.
 
     It holds for ``together`` such shares at once (Bonferroni). Fewer than two samples give no bounds.
     """
     samples = np.asarray(samples, np.float64)
     samples = samples[np.isfinite(samples) & (samples > 0)]
-    _, low, high = mean_interval(np.log(samples), 1 - (1 - confidence) / together)
+    _, low, high = mean_interval(np.log(samples), 1 - 2 * TAIL / together)
     return Interval(share, math.exp(low), math.exp(high))
 
 
@@ -138,22 +142,7 @@ def bounded_exp(value: float) -> float:
     return math.exp(value) if not value > 700 else math.inf
 
 
-def ratio_interval(
-    numerator: Sequence[Vector], denominator: Sequence[Vector], *, middles: tuple[Middle, Middle] = MEDIANS
-) -> Interval:
-    """The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        interval = compared(np.divide, numerator, denominator, middles=middles)
-    return interval if np.isfinite(interval.value) else NOTHING
-
-
-def difference_interval(
-    minuend: Sequence[Vector], subtrahend: Sequence[Vector], *, middles: tuple[Middle, Middle] = MEDIANS
-) -> Interval:
-    """The difference of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
-    return compared(np.subtract, minuend, subtrahend, middles=middles)
-
-
+@np.errstate(divide="ignore", invalid="ignore")
 def compared(
     function: np.ufunc,
     vectors: Sequence[Vector],
@@ -174,6 +163,8 @@ def compared(
         np.array([center(launch, middle) for launch in side]) for side, middle in zip(sides, middles, strict=True)
     ]
     value = float(function(*map(np.median, each)))
+    if not math.isfinite(value):
+        return NOTHING
     if min(map(len, each)) == 1:
         first, second = (launches_interval(side, middle) for side, middle in zip(sides, middles, strict=True))
         return Interval(value, float(function(first.low, second.high)), float(function(first.high, second.low)))
@@ -185,3 +176,9 @@ def compared(
     return (
         Interval(value, low, high) if function is np.subtract else Interval(value, *map(bounded_exp, (low, high)))
     )
+
+
+ratio_interval: Final = partial(compared, np.divide)
+"""The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
+difference_interval: Final = partial(compared, np.subtract)
+"""The difference of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""

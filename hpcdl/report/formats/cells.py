@@ -69,7 +69,7 @@ NONE = "-"
 
 def digits(value: Number, significant: int = 3) -> str:
     """A pure number, without an exponent from 0.001 to a million: 0.953, 12.3, 1234."""
-    if value is None:
+    if value is None or math.isnan(value):
         return NONE
     if value != 0 and not 1e-3 <= abs(value) < 1e6:
         return f"{value:.{significant - 1}e}"
@@ -84,7 +84,7 @@ def whole(value: Number) -> str:
 
 def seconds(value: Number) -> str:
     """A time: 850 ns, 12.3 us, 4.56 ms, 7.89 s, 12.3 min, 2.50 h."""
-    if value is None:
+    if value is None or math.isnan(value):
         return NONE
     size = abs(value)
     if size < 59.95:
@@ -97,7 +97,7 @@ def seconds(value: Number) -> str:
 
 def percent(part: Number, whole: Number = 1) -> str:
     """A share: 0.2 %, 12.3 %; a dash when either is unknown."""
-    return NONE if part is None or not whole else f"{100 * part / whole:.1f} %"
+    return NONE if part is None or math.isnan(part) or not whole else f"{100 * part / whole:.1f} %"
 
 
 def volume(value: Number) -> str:
@@ -112,7 +112,7 @@ def volume(value: Number) -> str:
 
 def rate(value: Number) -> str:
     """Bytes per second: 1.23 GB/s (10^9)."""
-    return NONE if value is None else _decimal(value, "B/s")
+    return NONE if value is None or math.isnan(value) else _decimal(value, "B/s")
 
 
 FORMATS: Final = {"": digits, "s": seconds, "B": volume, "B/s": rate}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
@@ -10,7 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, visible
+from hpcdl.report.formats.cells import Number, digits, interval, visible
 from hpcdl.report.formats.tables import REST, Row, Table, joined, named
 from hpcdl.report.formats.verdicts import Verdict
 
@@ -116,13 +115,13 @@ class Intervals:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """Values by row and column; NaN where there is none."""
+    """Values of pairs by row and column; NaN where there is none."""
 
     title: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    row_label: str
-    column_label: str
+    labels: Sequence[str]
+    """Of rows, and of columns."""
+    label: str
+    """Of both axes."""
     values: npt.NDArray[np.float64]
     axis: Axis
     """Of the values."""
@@ -130,11 +129,9 @@ class HeatMap:
 
     def numbers(self) -> list[Row]:
         """Return the values."""
-        rows = [
-            (label, *(self.axis.shown(value) if math.isfinite(value) else NONE for value in values))
-            for label, values in zip(self.rows, self.values.tolist(), strict=True)
-        ]
-        return [(f"{self.row_label} / {self.column_label}", *self.columns), *rows]
+        rows = zip(self.labels, self.values.tolist(), strict=True)
+        cells = [(label, *map(self.axis.shown, values)) for label, values in rows]
+        return [(f"{self.label} / {self.label}", *self.labels), *cells]
 
 
 Chart = Lines | Bars | Intervals | HeatMap

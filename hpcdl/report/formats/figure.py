@@ -6,7 +6,6 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
@@ -87,12 +86,8 @@ def draw_lines(chart: Lines, axes: Axes) -> None:
     """Draw the first series in colours, the others as thin grey lines."""
     points = [point for line in chart.series for point in line.points]
     values = [value for point in points for value in point[1:] if value is not None]
-    x, y = _suited(chart.x, [point.x for point in points]), _suited(chart.y, values)
-    across, up = _limits([point.x for point in points], x), _limits(values, y)
-    _scale(x, across, axes.xaxis, axes.set_xscale)
-    _scale(y, up, axes.yaxis, axes.set_yscale)
-    axes.set_xlim(across)
-    axes.set_ylim(up)
+    _scale(chart.x, [point.x for point in points], axes.xaxis, axes.set_xscale, axes.set_xlim)
+    _scale(chart.y, values, axes.yaxis, axes.set_yscale, axes.set_ylim)
     methods = [line for line in chart.series if line.role == "method"]
     for number, line in enumerate(methods[:MAX_SERIES]):
         _series(line, number, axes)
@@ -129,12 +124,11 @@ def _series(series: Series, number: int, axes: Axes) -> None:
     """Draw a series where its values are; those below others have larger markers, so that all are seen."""
     x, y = _places(series)
     style: dict[str, Any] = {"color": COLOURS[number], "zorder": 3 - number / MAX_SERIES}
-    bounded = [point for point in series.points if point.low is not None and point.high is not None]
+    bounded = [point for point in series.points if None not in point]
     if bounded:
-        below = [max(0.0, point.y - (point.low or 0.0)) for point in bounded]
-        above = [max(0.0, (point.high or 0.0) - point.y) for point in bounded]
-        places, values = [point.x for point in bounded], [point.y for point in bounded]
-        axes.errorbar(places, values, [below, above], fmt="none", elinewidth=1, capsize=2, **style)
+        places, values, low, high = np.array(bounded, np.float64).T
+        reach = np.maximum([values - low, high - values], 0)
+        axes.errorbar(places, values, reach, fmt="none", elinewidth=1, capsize=2, **style)
     if DASHES[number]:
         style["dashes"] = DASHES[number]
     style |= {
@@ -181,11 +175,21 @@ def _name_points(series: Series, axes: Axes) -> None:
                 break
 
 
-def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Callable[..., None]) -> None:
-    if axis.base:
-        set_scale("log", base=axis.base)
-        between = (1.0, 2.0, 5.0) if axis.base == 10 and limits[1] < 100 * limits[0] else (1.0,)
-        drawn.set_major_locator(ticker.LogLocator(axis.base, between, numticks=TICKS))
+def _scale(
+    axis: Axis,
+    values: Sequence[float],
+    drawn: Drawn,
+    set_scale: Callable[..., Any],
+    set_limits: Callable[..., Any],
+) -> None:
+    """Set scale, limits and ticks; values of less than a decade have a linear scale instead of a decimal one."""
+    narrow = axis.base == 10 and not axis.ticks and max(values) < 10 * min(values)
+    base = 0 if narrow else axis.base
+    limits = _limits(values, base)
+    if base:
+        set_scale("log", base=base)
+        between = (1.0, 2.0, 5.0) if base == 10 and limits[1] < 100 * limits[0] else (1.0,)
+        drawn.set_major_locator(ticker.LogLocator(base, between, numticks=TICKS))
         drawn.set_minor_locator(ticker.NullLocator())
     else:
         drawn.set_major_locator(ticker.MaxNLocator(TICKS - 1, integer=axis.shown is whole))
@@ -197,16 +201,11 @@ def _scale(axis: Axis, limits: tuple[float, float], drawn: Drawn, set_scale: Cal
         drawn.set_minor_locator(ticker.NullLocator())
     drawn.set_major_formatter(ticker.FuncFormatter(lambda value, _: axis.shown(_whole(value))))
     drawn.set_label_text(label(axis.label))
+    set_limits(limits)
 
 
-def _suited(axis: Axis, values: Sequence[float]) -> Axis:
-    """Return the axis with a linear scale instead of a decimal one for values of less than a decade."""
-    narrow = axis.base == 10 and not axis.ticks and max(values) < 10 * min(values)
-    return replace(axis, base=0) if narrow else axis
-
-
-def _limits(values: Sequence[float], axis: Axis) -> tuple[float, float]:
-    if axis.base:
+def _limits(values: Sequence[float], base: int) -> tuple[float, float]:
+    if base:
         known = [value for value in values if value > 0] or [1.0]
         margin = max((max(known) / min(known)) ** MARGIN, 1.05)
         return min(known) / margin, max(known) * margin
@@ -227,15 +226,15 @@ MAP_TICKS: Final = 12
 
 def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
     """Draw values from 0 (dark) on in cividis, which colour-blind readers see alike."""
-    rows, columns = chart.values.shape
+    size = len(chart.values)
     # viewers smooth few pixels
-    pixels = np.kron(chart.values, np.ones((PIXELS // rows + 1, PIXELS // columns + 1)))
-    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    pixels = np.kron(chart.values, np.ones((PIXELS // size + 1, PIXELS // size + 1)))
+    extent = (-0.5, size - 0.5, size - 0.5, -0.5)
     image = axes.imshow(pixels, vmin=0, cmap="cividis", aspect="auto", interpolation="none", extent=extent)
-    _labels(chart.rows, chart.columns, axes)
+    _labels(chart.labels, axes)
     axes.grid(visible=False)
-    axes.set_xlabel(chart.column_label)
-    axes.set_ylabel(chart.row_label)
+    axes.set_xlabel(chart.label)
+    axes.set_ylabel(chart.label)
     figure = axes.get_figure()
     if figure is not None:
         bar: Any = figure.colorbar(image, ax=axes, pad=0.02)  # its stubs are wrong
@@ -246,11 +245,10 @@ def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
         bar.set_label(chart.axis.label)
 
 
-def _labels(rows: Sequence[str], columns: Sequence[str], axes: Axes) -> None:
+def _labels(labels: Sequence[str], axes: Axes) -> None:
     """Label every row and column, or of many every nth."""
-    for labels, set_ticks in ((rows, axes.set_yticks), (columns, axes.set_xticks)):
-        widest = max(map(len, labels), default=1)
-        most = MAP_TICKS if set_ticks == axes.set_yticks else max(2, min(MAP_TICKS, 44 // (widest + 1)))
+    across = max(2, min(MAP_TICKS, 44 // (1 + max(map(len, labels), default=1))))
+    for set_ticks, most in ((axes.set_yticks, MAP_TICKS), (axes.set_xticks, across)):
         step = -(-len(labels) // most)
         places = range(0, len(labels), step)
         set_ticks(places, [label(labels[place]) for place in places])
@@ -273,7 +271,7 @@ def _drawn(chart: Chart, form: str, title: str = "") -> bytes:
         case Intervals():
             draw, height = partial(draw_intervals, chart), _height(chart, POINT_HEIGHT)
         case HeatMap():
-            draw, height = partial(draw_heat_map, chart), min(4.4, max(1.9, 0.9 + 0.3 * len(chart.rows)))
+            draw, height = partial(draw_heat_map, chart), min(4.4, max(1.9, 0.9 + 0.3 * len(chart.labels)))
     return drawn(draw, height, form, title, caption(chart) if title else "")
 
 

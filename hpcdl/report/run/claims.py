@@ -310,7 +310,8 @@ class Decision:
             remedy=f"To decide it: {self.remedy}." if self.remedy else "",
             facts={
                 "finding": finding,
-                "verdict": _participle(self.answer, self.word),
+                "verdict": ("confirmed" if self.answer == YES else "refuted")
+                + " by the model" * (self.word == MODEL),
                 "model": BY_MODEL.get(self.answer, BY_MODEL[OPEN]),
             },
         )
@@ -321,10 +322,6 @@ BY_MODEL: Final = {
     NO: "The opposite follows from assumptions",
     OPEN: "Assumptions leave it open",
 }
-
-
-def _participle(answer: str, word: str) -> str:
-    return ("confirmed" if answer == YES else "refuted") + (" by the model" if word == MODEL else "")
 
 
 def sources(names: Sequence[str] = SOURCES) -> list[Source]:

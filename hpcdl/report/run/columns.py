@@ -1,39 +1,26 @@
 """Columns that several sections have: the method, its scale, and any quantity of a case or over its seeds."""
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.cells import FORMATS, NONE, interval
 from hpcdl.report.formats.tables import Column, Importance
-from hpcdl.report.run.grouping import Scale
+from hpcdl.report.run.grouping import Row
 from hpcdl.trace.quantity import Quantity
 
-
-class OfMethod(Protocol):
-    """A row of a table about a method at one scale."""
-
-    @property
-    def name(self) -> str:
-        """Name of the method."""
-
-    @property
-    def scale(self) -> Scale:
-        """Its records."""
-
-
-METHOD: Final = Column[OfMethod]("method", lambda row: row.name)
-RANKS: Final = Column[OfMethod]("ranks", lambda row: str(row.scale.record.ranks), importance="name")
+METHOD: Final = Column[Row]("method", lambda row: row.name)
+RANKS: Final = Column[Row]("ranks", lambda row: str(row.scale.record.ranks), importance="name")
 
 
 def median(
     quantity: Quantity[Any], heading: str = "", note: str = "", *, importance: Importance = "usual"
-) -> Column[OfMethod]:
+) -> Column[Row]:
     """Return the column of a number: its median over seeds, in its unit."""
     shown = FORMATS[quantity.unit]
     return Column(heading or quantity.heading, lambda row: shown(row.scale.median(quantity)), note, importance)
 
 
-def stated(quantity: Quantity[Any], note: str = "", *, importance: Importance = "usual") -> Column[OfMethod]:
+def stated(quantity: Quantity[Any], note: str = "", *, importance: Importance = "usual") -> Column[Row]:
     """Return the column of a property that does not depend on the seed; a dash if it is unknown or 0."""
     return Column(quantity.heading, lambda row: str(quantity.of(row.scale.record) or NONE), note, importance)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Chart, Section
 from hpcdl.report.formats.tables import Column, R_contra, table
@@ -70,10 +70,8 @@ def badges(records: Sequence[Record]) -> list[str]:
         marks = {mark for record in measured for mark in record.marks}
         words += [word for mark, word in FLAGS.items() if mark in marks]
     if learned := [record for record in records if record.final_accuracy is not None]:
-        seeds = dict[object, set[int | None]]()
-        for record in learned:
-            seeds.setdefault((record.ranks, record.configuration()), set()).add(record.seed)
-        counts = {*map(len, seeds.values())}
+        seeds = group_by_key(((record.ranks, record.configuration()), record.seed) for record in learned)
+        counts = {len({*of_case}) for of_case in seeds.values()}
         few, many = min(counts), max(counts)
         words.append(plural(few, "seed") if few == many else f"{few} to {many} seeds")
     return words

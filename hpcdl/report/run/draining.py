@@ -1,11 +1,15 @@
 """Commands by which slow hosts are left out of a job, or drained, in Slurm."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.run.disturbance import UNKNOWN, slurm_job
+from hpcdl.analysis.run.record import group_by_key
 from hpcdl.trace.files import JsonMapping
+
+OF_SLOW_HOSTS: Final = {"host": "links take", "node": "own work takes"}
+"""Beginnings of reasons, by the kind of slowness."""
 
 
 class SlowHost(NamedTuple):
@@ -27,9 +31,7 @@ def slurm_commands(slow: Sequence[SlowHost], environment: JsonMapping) -> list[s
     for rank in environment.get("ranks") or ():
         host, node = str(rank.get("hostname", "")), str(rank.get("slurm_node", UNKNOWN))
         nodes[host] = host.partition(".")[0] if node == UNKNOWN else node
-    reasons: dict[str, list[str]] = {}
-    for entry in slow:
-        reasons.setdefault(nodes.get(entry.name, entry.name), []).append(entry.reason)
+    reasons = group_by_key((nodes.get(entry.name, entry.name), entry.reason) for entry in slow)
     lines = [f"sbatch --exclude={host_list(reasons)}"]
     for node, of_node in reasons.items():
         lines.append(f'scontrol update NodeName={node} State=DRAIN Reason="hpcdl: {"; ".join(of_node)}"')

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.record import ANY, Key, Record
+from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
 from hpcdl.analysis.statistics.estimates import Interval, mean_interval, ratio_interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import percent, plural
@@ -146,15 +146,14 @@ def problems(records: Iterable[Record]) -> list[list[Method]]:
 
 def rows(methods: Sequence[Method]) -> list[Row]:
     """Return a row per method and scale; methods that are one program on one rank share a row, the first."""
-    single, others = dict[Key, list[Row]](), list[Row]()
     names = Names(record for method in methods for scale in method.scales for record in scale.records)
-    for method in methods:
-        for scale in method.scales:
-            row = Row(method.name, scale, method.no_communication and scale.record.ranks > 1, method.is_compared)
-            if scale.record.ranks == 1:
-                single.setdefault(scale.records[0].method, []).append(row)
-            else:
-                others.append(row)
+    every = [
+        Row(method.name, scale, method.no_communication and scale.record.ranks > 1, method.is_compared)
+        for method in methods
+        for scale in method.scales
+    ]
+    single = group_by_key((row.scale.record.method, row) for row in every if row.scale.record.ranks == 1)
+    others = [row for row in every if row.scale.record.ranks > 1]
     return [*(_pooled(alike, names) for alike in single.values()), *others]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts
+from hpcdl.analysis.run.record import group_by_key
 from hpcdl.report.formats.cells import percent, plural, rate, spread, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
@@ -48,10 +49,7 @@ def warnings(counters: LinkCounters) -> Iterator[str]:
     unread = [host for host, devices in counters.items() if devices is None]
     read = plural(len(counters) - len(unread), "host")
     for kind in KINDS:
-        places: dict[str, list[Counter]] = {}
-        for counter in grown:
-            if kind_of(counter.name) == kind:
-                places.setdefault(counter.name, []).append(counter)
+        places = group_by_key((counter.name, counter) for counter in grown if kind_of(counter.name) == kind)
         hosts = {name: len({counter.host for counter in of_name}) for name, of_name in places.items()}
         words = [
             f"{name} on {hosts[name]} of {read} read, most on {worst.host} {worst.device} ({grown[worst]})"

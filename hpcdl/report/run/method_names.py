@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
-from hpcdl.analysis.run.record import ANY, Record
+from hpcdl.analysis.run.record import ANY, Record, group_by_key
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, plural, volume
@@ -25,12 +25,12 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     return next(names for names in lengthened if len(set(names)) == len(names))  # whole paths differ
 
 
-def several(names: Sequence[str], nothing: str = NONE) -> str:
+def several(names: Sequence[str]) -> str:
     """Return the names as a list in words; of more than two the first two, and the number of others."""
     comma = "; " if any(", " in name for name in names) else ", "
     if len(names) > 2:
         names = [*names[:2], plural(len(names) - 2, "other")]
-    return " and ".join([*filter(None, [comma.join(names[:-1])]), *names[-1:]]) or nothing
+    return " and ".join([*filter(None, [comma.join(names[:-1])]), *names[-1:]]) or NONE
 
 
 def scheme_name(record: Record) -> str:
@@ -104,12 +104,10 @@ class Names:
 
     def _strategies(self) -> dict[str, tuple[str, dict[str, str]]]:
         """Return name and settings by label; the literature's name has those settings that it does not imply."""
-        systems: dict[str, set[str]] = {}
-        for case in self._cases:
-            systems.setdefault(text_of(case, "training"), set()).add(case.system or "")
+        systems = group_by_key((text_of(case, "training"), case.system or "") for case in self._cases)
         named = plain = self._parts("training")
         for label, (_, settings) in plain.items():
-            if len(systems[label]) == 1 and (system := min(systems[label])):
+            if len({*systems[label]}) == 1 and (system := min(systems[label])):
                 named = named | {label: (system, {k: v for k, v in settings.items() if not k.startswith(IMPLIED)})}
         return named if len({*map(str, named.values())}) == len(named) else plain
 

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import label
@@ -63,10 +63,7 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
 
 def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
     """Return the records of a group by size, ascending."""
-    by_size: dict[int, list[Record]] = {}
-    for record in rows:
-        by_size.setdefault(record.message_bytes or 0, []).append(record)
-    return by_size
+    return group_by_key((record.message_bytes or 0, record) for record in rows)
 
 
 def ranked(records: Iterable[Record]) -> list[Record]:
@@ -85,21 +82,20 @@ def place(record: Record, peers: Sequence[Record]) -> str:
     within 1 %, as no model of a network is better than that.
     """
     ordered = ranked(peers)
-    if len(ordered) < 2 or not any(other is record for other in ordered):
+    if len(ordered) < 2 or record not in ordered:
         return ""
     first, *others = ordered
     single = [other for other in ordered if not other.network and len(other.launch_seconds or ()) < 2]
-    if any(other is first for other in single):
+    if first in single:
         return ""
-    tied = _equal(first, others) if first.network else _untold(first, others)
+    if first.network:
+        time = first.time_p50_seconds or 0.0
+        tied = [other for other in others if math.isclose(time, other.time_p50_seconds or 0.0, rel_tol=0.01)]
+    else:
+        tied = _untold(first, others)
     if record is first:
         return TIED if tied else "" if single else BEST
-    return TIED if any(other is record for other in tied) else ""
-
-
-def _equal(first: Record, others: Sequence[Record]) -> list[Record]:
-    time = first.time_p50_seconds or 0.0
-    return [other for other in others if math.isclose(time, other.time_p50_seconds or 0.0, rel_tol=0.01)]
+    return TIED if record in tied else ""
 
 
 def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
@@ -251,8 +247,8 @@ class Comparable(NamedTuple):
     @property
     def others(self) -> list[Record]:
         """Times with which the winner is compared: the library's, then those that are slower."""
-        best = [id(record) for record in self.best]
-        slower = [record for record in ranked(self.peers) if id(record) not in best]
+        best = self.best
+        slower = [record for record in ranked(self.peers) if record not in best]
         return sorted(slower, key=lambda record: record.aggregation != LIBRARY)
 
 
@@ -363,21 +359,18 @@ def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Recor
 
     The first are those whose ranks do not share cores, and of one collective those of the most ranks.
     """
-    alike: dict[Group, dict[Group, list[Record]]] = {}
-    for group, rows in groups.items():
-        alike.setdefault(group._replace(ranks=0), {})[group] = rows
     described = []
-    for family, of_ranks in alike.items():
-        every = [record for rows in of_ranks.values() for record in rows]
+    for family, of_ranks in group_by_key((group._replace(ranks=0), group) for group in groups).items():
+        every = [record for group in of_ranks for record in groups[group]]
         if len(of_ranks) > 1 and len(by_size := sizes(every)) == 1:
-            points = [Comparable(str(group.ranks), rows) for group, rows in of_ranks.items()]
+            points = [Comparable(str(group.ranks), groups[group]) for group in of_ranks]
             size = volume(next(iter(by_size)))
             described.append((Family(_subject(family, f"of {size}"), family.titled(size), points, "ranks"), every))
             continue
-        for group, rows in sorted(of_ranks.items(), key=lambda item: -item[0].ranks):
-            points = [Comparable(volume(size), peers) for size, peers in sizes(rows).items()]
+        for group in sorted(of_ranks, key=lambda group: -group.ranks):
+            points = [Comparable(volume(size), peers) for size, peers in sizes(groups[group]).items()]
             subject = _subject(group, f"on {plural(group.ranks, 'rank')}")
-            described.append((Family(subject, group.title, points), rows))
+            described.append((Family(subject, group.title, points), groups[group]))
     return sorted(described, key=lambda item: any(map(_shares_cores, item[1])))
 
 

@@ -152,9 +152,7 @@ FIGURES: Final = (
     Column[Figure]("quantity", lambda figure: figure.quantity),
     Column[Figure]("ranks", lambda figure: str(figure.ranks or NONE)),
     Column[Figure]("published", lambda figure: digits(figure.published), importance="answer"),
-    Column[Figure](
-        "simulated", lambda figure: NONE if figure.not_stated else digits(figure.here), importance="answer"
-    ),
+    Column[Figure]("simulated", lambda figure: digits(figure.here), importance="answer"),
     Column[Figure](
         "error",
         lambda figure: NONE if math.isnan(figure.error) else f"{100 * figure.error:+.0f} %",

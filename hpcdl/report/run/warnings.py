@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from hpcdl.analysis.run.disturbance import NOTED_STEAL, UNKNOWN, usable_cores, wanted
+from hpcdl.analysis.run.disturbance import NOTED_STEAL, UNKNOWN, facts, usable_cores, wanted
 from hpcdl.analysis.run.pooling import machine_key
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.launch.testbed import bit_rate, usual_rate
 from hpcdl.report.formats.cells import plural
 from hpcdl.report.run import link_counters
@@ -38,9 +38,7 @@ def without_result(run: Run) -> list[str]:
     for case in unfinished(run):
         rank = "" if case.get("rank") is None else f"rank {case['rank']}: "
         lines.append(f"FAILED case {case.get('case')}: {rank}{case.get('error')}")
-    reasons: dict[str, list[str]] = {}
-    for case in not_run(run):
-        reasons.setdefault(str(case.get("error")), []).append(str(case.get("case")))
+    reasons = group_by_key((str(case.get("error")), str(case.get("case"))) for case in not_run(run))
     return lines + [f"NOT RUN {', '.join(cases)}: {why}" for why, cases in reasons.items()]
 
 
@@ -211,19 +209,18 @@ def _machine(environment: JsonMapping) -> Iterator[str]:
     if not environment:
         yield "The environment was not recorded: machine and software are unknown."
         return
-    cpu = environment.get("cpu")
-    governor = cpu.get("governor", UNKNOWN) if isinstance(cpu, dict) else UNKNOWN
+    governor = facts(environment, "cpu").get("governor", UNKNOWN)
     if governor not in {"performance", UNKNOWN}:
         yield f"The frequency governor is {governor!r}: clocks may have changed. Set it to 'performance'."
-    libraries, ports = environment.get("libraries"), environment.get("infiniband")
-    active = isinstance(ports, dict) and any("ACTIVE" in str(port.get("state")) for port in ports.values())
+    libraries = environment.get("libraries")
+    active = any("ACTIVE" in str(port.get("state")) for port in facts(environment, "infiniband").values())
     if active and isinstance(libraries, dict) and not (libraries.get("verbs") or libraries.get("shared_memory")):
         yield (
             "InfiniBand is up, but no verbs library was loaded: messages may have gone over TCP. Check the MPI "
             "library's transports."
         )
-    git = environment.get("git")
-    if isinstance(git, dict) and git.get("changed_files"):
+    git = facts(environment, "git")
+    if git.get("changed_files"):
         changed = plural(git["changed_files"], "changed file")
         yield (
             f"hpcdl has {changed} beyond commit {str(git.get('commit'))[:12]}, so that the commit alone does not "

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from hpcdl.report.run.columns import METHOD, median
 from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Scale
+from hpcdl.report.run.grouping import Row, Scale
 from hpcdl.report.run.literature import capital, in_words, points_in_words, where
 from hpcdl.report.run.method_names import Names, several
 
@@ -24,12 +25,11 @@ HALF: Final = 0.5
 """Efficiency in steps at the critical batch (McCandlish et al. 2018, equation 5.1)."""
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True)
+class Batch(Row):
     """Trainings of a method with one batch."""
 
-    name: str
-    scale: Scale
-    images: int
+    images: int = 0
     """Of a step of all ranks."""
     efficiency: Interval = NOTHING
     """In steps, see :func:`efficiencies`."""
@@ -88,7 +88,9 @@ def methods_of(findings: Findings) -> dict[str, list[Batch]]:
     methods: dict[str, list[Batch]] = {}
     for batches in compared:
         name = names(next(iter(batches.values()))[0])
-        methods.setdefault(name, []).extend(Batch(name, Scale(same), images) for images, same in batches.items())
+        methods.setdefault(name, []).extend(
+            Batch(name, Scale(same), images=images) for images, same in batches.items()
+        )
     return {name: efficiencies(batches) for name, batches in methods.items()}
 
 
@@ -106,7 +108,7 @@ def efficiencies(batches: Sequence[Batch]) -> list[Batch]:
         for images in samples[base + 1 :]
     ]
     known = [*[NOTHING] * base, *[Interval(1.0, 1.0, 1.0)] * (base < len(samples)), *larger]
-    return [batch._replace(efficiency=efficiency) for batch, efficiency in zip(batches, known, strict=True)]
+    return [replace(batch, efficiency=efficiency) for batch, efficiency in zip(batches, known, strict=True)]
 
 
 def knee(batches: Sequence[Batch]) -> Interval:

@@ -6,11 +6,11 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.network.clusters import FITTED, Measurement, comparable, scatter
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.analysis.statistics.estimates import median_interval
-from hpcdl.report.formats.cells import NONE, bounded, digits, percent, plural, seconds, volume, whole
+from hpcdl.report.formats.cells import bounded, digits, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
-from hpcdl.report.formats.tables import Column, table
+from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import link_title
@@ -108,7 +108,7 @@ COLUMNS: Final[tuple[Column[Group], ...]] = (
     Column("pairs", lambda group: str(len(group.cells))),
     Column("median error", lambda group: percent(group.errors[0]), importance="answer"),
     Column("nine tenths within", lambda group: percent(group.errors[1]), importance="answer"),
-    Column("floor", lambda group: NONE if np.isnan(group.floor) else percent(group.floor)),
+    Column("floor", lambda group: percent(group.floor)),
     Column("good", lambda group: "yes" if group.is_good else "no", importance="answer"),
 )
 
@@ -121,48 +121,42 @@ def page(findings: Findings) -> Section:
     own = [cell for cell in found if cell.record.network == cell.measured.machine]
     presets = [cell for cell in found if cell.record.network != cell.measured.machine]
     tables = [table(COLUMNS, groups(own), "Error of predictions", [NOTE])] if own else []
-    tables.append(table(FLOOR, floors(), "Floor: differences of measurements of the same thing"))
+    tables.append(floors())
     for title, some in (("Presets from data sheets", presets), ("By algorithm and size", own)):
-        tables += [table(RATIOS, ratios(some), title)] if some else []
+        tables += [ratios(some, title)] if some else []
     return Section("Real clusters", tables=tables)
 
 
-Floor = tuple[str, str, Sequence[float]]
-FLOOR: Final[tuple[Column[Floor], ...]] = (
-    Column("machine", lambda row: row[0]),
-    Column("compared", lambda row: row[1]),
-    Column("pairs", lambda row: str(len(row[2]))),
-    Column("median difference", lambda row: percent(quantiles(row[2])[0]), importance="answer"),
-    Column("nine tenths within", lambda row: percent(quantiles(row[2])[1]), importance="answer"),
-)
-
-
-def floors() -> list[Floor]:
+def floors() -> Table:
     """Return the differences of each kind on each machine."""
-    return [(machine, kind, by[machine]) for kind, by in scatter().items() for machine in sorted(by)]
+    rows = [
+        (machine, kind, str(len(by[machine])), *map(percent, quantiles(by[machine])))
+        for kind, by in scatter().items()
+        for machine in sorted(by)
+    ]
+    header = ("machine", "compared", "pairs", "median difference", "nine tenths within")
+    return Table("Floor: differences of measurements of the same thing", header, rows, answers=header[3:])
 
 
-Ratio = tuple[Record, list[float]]
-RATIOS: Final[tuple[Column[Ratio], ...]] = (
-    Column("network", lambda row: str(row[0].network)),
-    Column("collective", lambda row: str(row[0].collective).replace("_", "-")),
-    Column("algorithm", lambda row: str(row[0].aggregation)),
-    Column("size", lambda row: volume(row[0].message_bytes)),
-    Column("pairs", lambda row: str(len(row[1]))),
-    Column("predicted / measured", lambda row: digits(float(np.median(row[1]))), importance="answer"),
-    Column("least", lambda row: digits(min(row[1]))),
-    Column("most", lambda row: digits(max(row[1]))),
-)
-
-
-def ratios(found: Iterable[Cell]) -> list[Ratio]:
+def ratios(found: Iterable[Cell], title: str) -> Table:
     """Return predicted / measured by network, collective, algorithm and size, the farthest from 1 first."""
-    by: dict[object, Ratio] = {}
-    for cell in found:
-        record = cell.record
-        key = (record.network, record.collective, str(record.aggregation), record.message_bytes)
-        by.setdefault(key, (record, []))[1].append(cell.ratio)
-    return sorted(by.values(), key=lambda row: -abs(np.log(np.median(row[1]))))
+    columns = ("network", "collective", "aggregation", "message_bytes")
+    by = group_by_key((tuple(map(cell.record.stated, columns)), cell.ratio) for cell in found)
+    ordered = sorted(by.items(), key=lambda item: -abs(np.log(np.median(item[1]))))
+    rows = [
+        (
+            str(network),
+            collective.replace("_", "-"),
+            str(algorithm),
+            volume(size),
+            str(len(each)),
+            *map(digits, ends),
+        )
+        for (network, collective, algorithm, size), each in ordered
+        for ends in [(float(np.median(each)), min(each), max(each))]
+    ]
+    header = ("network", "collective", "algorithm", "size", "pairs", "predicted / measured", "least", "most")
+    return Table(title, header, rows, answers=header[5:6])
 
 
 def answer(findings: Findings) -> Answer | None:

@@ -107,8 +107,7 @@ def _ratio(time: float | None, record: Record) -> str:
 
 def _reached(record: Record, link: float) -> str:
     """Return the bus bandwidth with its interval: as a share of the links' rate (B/s), where that is not 0."""
-    busbw = bandwidth(record, link)
-    return NONE if math.isnan(busbw.value) else bounded(*busbw, percent if link else rate)
+    return bounded(*bandwidth(record, link), percent if link else rate)
 
 
 def of_expected(expected: Mapping[int, float]) -> Column[Record]:

@@ -11,13 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record import Key, Record
+from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.estimates import Interval, difference_interval, ratio_interval
 from hpcdl.cases.keys.key import keys, plain
 from hpcdl.cases.keys.suite_tables import column_of, role_of
@@ -206,8 +205,7 @@ def pairs(findings: Findings) -> list[Pair]:
     found = [pair for values in frames.values() for pair in _paired(compare, values)]
     found.sort(key=lambda pair: (not pair.record.is_training, -pair.record.ranks, pair.record.message_bytes or 0))
     shown = list[Pair]()
-    for _, group in groupby(found, key=lambda pair: pair.record.is_training):
-        alike = list(group)
+    for alike in group_by_key((pair.record.is_training, pair) for pair in found).values():
         cases = [_without(pair.record, compare.key) for pair in alike]
         names = [*map(Names(cases), cases)]
         methods = names if len({*names}) > 1 else [""] * len(names)  # that of all is left out

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.run.deciding import MIN_SEEDS, WIDEST, Candidate, Decision, area
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Table, table
@@ -40,9 +40,7 @@ class Naming:
         self._names: Final = Names(map(_untuned, every))
         words = [set(_words(decision)) for decision in decisions]
         self._shared: Final = set.intersection(*words) if len(words) > 1 else set[str]()
-        self._batches: Final[dict[str, set[int | None]]] = {}
-        for each in every:
-            self._batches.setdefault(self.method(each), set()).add(each.record.global_batch)
+        self._batches: Final = group_by_key((self.method(each), each.record.global_batch) for each in every)
         batches = ({each.record.global_batch for each in decision.candidates} for decision in decisions)
         self._by_batch: Final = any(len(sizes) > 1 for sizes in batches)
 
@@ -60,7 +58,7 @@ class Naming:
         name, record = self.method(candidate), candidate.record
         alone = len(self._batches) < 2
         words = title_of(record.strategy, record.system or "") if alone else in_words(name, record)
-        return words + (f" at batch {record.global_batch}" if len(self._batches[name]) > 1 else "")
+        return words + (f" at batch {record.global_batch}" if len({*self._batches[name]}) > 1 else "")
 
     def differing(self, decision: Decision) -> list[str]:
         """Return the conditions that tell a configuration from the others."""
@@ -205,9 +203,7 @@ def answer(findings: Findings) -> Answer | None:
 
 def _headline(name: Naming, decisions: Sequence[Decision]) -> str:
     """Return the most frequent winner, where it wins and by how much, and where another wins or nothing does."""
-    groups: dict[str, list[Decision]] = {}
-    for decision in decisions:
-        groups.setdefault(name.words(decision.first) if decision.is_won else "", []).append(decision)
+    groups = group_by_key((name.words(each.first) if each.is_won else "", each) for each in decisions)
     undecided = groups.pop("", [])
     if not groups:
         count = plural(len(decisions), "configuration")
@@ -255,14 +251,11 @@ def profiles(findings: Findings) -> tuple[list[Profile], list[str]]:
     decisions, ratios = findings.decisions, dict[str, list[float]]()
     name = Naming(decisions)
     for decision in decisions:
-        least: dict[str, float] = {}
-        for candidate, ratio in zip(decision.candidates, decision.ratios, strict=True):
-            method = name.method(candidate)
-            ratios.setdefault(method, [])
-            if candidate.state != "too few seeds":
-                least[method] = min(ratio, least.get(method, np.inf))
-        for method, ratio in least.items():
-            ratios[method].append(ratio)
+        pairs = zip(decision.candidates, decision.ratios, strict=True)
+        by_method = group_by_key((name.method(candidate), (candidate, ratio)) for candidate, ratio in pairs)
+        for method, of_method in by_method.items():
+            known = [ratio for candidate, ratio in of_method if candidate.state != "too few seeds"]
+            ratios.setdefault(method, []).extend([min(known)] if known else [])
     judged = [Profile(*entry) for entry in ratios.items() if len(entry[1]) == len(decisions)]
     if len(judged) < 2 or (len(decisions) < 2 and "profiles" not in findings.answered_by):
         return [], []

@@ -1,12 +1,11 @@
 """Hosts and links: speed of each and the slow ones, messages of pairs."""
 
-import math
 from typing import Final
 
 import numpy as np
 
 from hpcdl.analysis.network.links import Links
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, bounded, percent, plural, rate, seconds, spread, volume
 from hpcdl.report.formats.document import Axis, HeatMap, Section
@@ -84,7 +83,7 @@ def _chart(links: Links) -> HeatMap:
         note += f" Each square is the slowest of {width} x {width} links."
     axis = Axis("time of an exchange", seconds) if small else Axis("rate in each direction", rate)
     title = f"Links: {len(links.seconds)} ranks, {volume(size)}"
-    return HeatMap(title, labels, labels, "rank", "rank", values, axis, note)
+    return HeatMap(title, labels, "rank", values, axis, note)
 
 
 WIDEST: Final = 16
@@ -118,11 +117,7 @@ def _map(links: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     header = ("rank", *map(str, range(len(values))))
     if len(values) > WIDEST:
         header, values = ("rank", "least", "median", "most"), np.nanquantile(values, [0, 0.5, 1], axis=1).T
-    rows = [
-        (str(rank), *(shown(value) if math.isfinite(value) else NONE for value in row))
-        for rank, row in enumerate(values.tolist())
-    ]
-    return header, rows
+    return header, [(str(rank), *map(shown, row)) for rank, row in enumerate(values.tolist())]
 
 
 def _range(links: Links, cores: float | None) -> str:
@@ -156,10 +151,7 @@ def answer(findings: Findings) -> Answer | None:
         return None
     clear = [links for links in findings.links if not _obstacle(links, findings.usable_cores)]
     basis = [record for record in findings.records if record.kind == "pairwise"]
-    hosts: dict[str, list[Interval]] = {}
-    for links in clear:
-        for host, share in links.slow_hosts():
-            hosts.setdefault(links.names[host], []).append(share)
+    hosts = group_by_key((links.names[host], share) for links in clear for host, share in links.slow_hosts())
     lines = nodes.sentences(findings, hosts if clear else None)
     lines += [
         f"The link of {name} runs at {_speed(*shares)}."

@@ -33,7 +33,7 @@ def page(findings: Findings) -> Section:
         cases = [nodes for nodes in findings.nodes if nodes.record.pattern == pattern]
         ordered = dict.fromkeys(nodes.names[host] for nodes in cases for host in _by_speed(nodes))
         rows = [(host, *(cell for nodes in cases for cell in _cells(nodes, host))) for host in ordered]
-        header = ["host", *(f"{name}{unit}" for nodes in cases for name, unit in _headings(nodes))]
+        header = ["host", *(work_name(nodes) + column for nodes in cases for column in ("", " speed"))]
         if cases:
             tables.append(Table(f"hosts {pattern}", tuple(header), rows, order="slowest host first"))
     return Section("Nodes", [NOTE] if tables else [], passing(findings), tables)
@@ -42,10 +42,6 @@ def page(findings: Findings) -> Section:
 def _by_speed(nodes: Nodes) -> list[int]:
     shares = [share.value for share in nodes.shares()]
     return sorted(range(len(shares)), key=lambda host: shares[host]) or list(range(len(nodes.names)))
-
-
-def _headings(nodes: Nodes) -> list[tuple[str, str]]:
-    return [(work_name(nodes), ""), (work_name(nodes), " speed")]
 
 
 def _cells(nodes: Nodes, host: str) -> tuple[str, str]:

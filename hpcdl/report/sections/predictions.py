@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from statistics import median
 from typing import Final
 
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.launch.testbed import bit_rate, usual_rate
 from hpcdl.prediction.network_file import NetworkEstimate, costs_of, described
 from hpcdl.prediction.parallelism import LayerSplits, Parallelism
@@ -179,10 +179,8 @@ def network(estimate: NetworkEstimate) -> Section:
 
 def predicted(rows: Sequence[Record]) -> Section:
     """A table per collective and type: every algorithm by size and ranks."""
-    groups: dict[str, list[Record]] = {}
-    for row in rows:
-        beside = f" beside {row.concurrent}" if row.concurrent else ""
-        groups.setdefault(f"{row.collective}{beside}, {row.dtype}", []).append(row)
+    names = [" beside ".join(filter(None, (str(row.collective), row.concurrent))) for row in rows]
+    groups = group_by_key((f"{name}, {row.dtype}", row) for name, row in zip(names, rows, strict=True))
     order = lambda row: (row.message_bytes or 0, scheme_name(row), row.ranks)
     tables = [table(OPERATIONS, sorted(group, key=order), title, left=2) for title, group in groups.items()]
     return Section("Predicted times", [NOTE, *legend(rows)] if tables else [], tables=tables)
@@ -320,24 +318,19 @@ def predicted_answer(findings: Findings) -> Answer | None:
     link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
     half, beyond = _median_errors(prediction.estimate)
     others = "if each algorithm and number of ranks is predicted from the others"
-    details = [f"Half of the times are within {half}, and within {beyond} {others}."]
+    details = [f"The worst prediction, for {what}, is {predicted_answers.off(each)}."]
+    details.append(f"Half of the times are within {half}, and within {beyond} {others}.")
     if link and link.beta and (testbed := findings.run.environment.get("emulated")):
         rates = bit_rate(round(8 / link.beta, -6)), usual_rate(testbed)
         details.append("The links of the fitted network carry {}, and the emulated ones {}.".format(*rates))
-    return Answer(
-        f"One network model, fitted to {len(rows)} measured times, gives {near} of them within 10 %.",
-        [
-            f"The worst prediction, for {what}, is {predicted_answers.off(each)}.",
-            *details,
-        ],
-        rows,
-    )
+    headline = f"One network model, fitted to {len(rows)} measured times, gives {near} of them within 10 %."
+    return Answer(headline, details, rows)
 
 
 def _by_algorithm(rows: Sequence[Record]) -> Table:
-    ratios: dict[tuple[str, int], list[float]] = {}
-    for row in rows:
-        ratios.setdefault((scheme_name(row), row.ranks), []).append(predicted_answers.ratio(row) or math.nan)
+    ratios = group_by_key(
+        ((scheme_name(row), row.ranks), predicted_answers.ratio(row) or math.nan) for row in rows
+    )
     cells = [
         (name, str(ranks), *map(signed, (median(group), min(group), max(group))), str(len(group)))
         for (name, ranks), group in sorted(ratios.items(), key=lambda item: -abs(math.log(median(item[1]))))

@@ -5,39 +5,28 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.run import published_results
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.declaration import Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import in_words
 from hpcdl.report.run.method_names import Names, text_of
 from hpcdl.trace.files import JsonMapping
 
-
-def published_answer(findings: Findings) -> Answer | None:
-    """Return how many figures of the suite's papers are reproduced, and those that are not."""
-    return published_results.answer(findings.papers, findings.records)
-
-
-def times_answer(findings: Findings) -> Answer | None:
-    """Return the machines that take a day, and a week, for the task of the suite's papers."""
-    return published_results.times_answer(findings.papers, findings.records)
-
-
 PUBLISHED: Final = Declaration(
     20,
     lambda findings: published_results.section(findings.papers, findings.records),
-    answer=published_answer,
+    answer=lambda findings: published_results.answer(findings.papers, findings.records),
     name="published",
 )
 TIMES: Final = Declaration(
     21,
     lambda _: Section("Time of a task"),
-    answer=times_answer,
+    answer=lambda findings: published_results.times_answer(findings.papers, findings.records),
     figures=(lambda findings: published_results.times_charts(findings.papers, findings.records),),
     name="times",
 )
@@ -47,7 +36,7 @@ def settings_page(findings: Findings) -> Section:
     """Return the shared settings, a row per problem, and a row per method where strategies are compared."""
     settings = findings.settings
     tables = [Table("", ("setting", "differs in"), settings.rows, 2)] if settings.rows else []
-    tables += _methods([record for record in findings.records if (record.kind or "train") == "train"])
+    tables += _methods([record for record in findings.records if record.kind == "train"])
     return Section("Settings", [f"{settings.common}."] if settings.common else [], tables=tables)
 
 
@@ -165,10 +154,8 @@ ALL: Final = (
 def method_page(findings: Findings) -> Section:
     """Return the statistics in words, warm-up counts, command and suite."""
     run, records = findings.run, findings.records
-    kinds: dict[tuple[str, int], list[int]] = {}
-    for record in records:
-        if not record.network:  # simulated: once, exactly
-            kinds.setdefault((str(record.kind or "train"), record.warmup_steps), []).append(record.measured_steps)
+    measured = [record for record in records if not record.network]  # simulated: once, exactly
+    kinds = group_by_key(((record.kind, record.warmup_steps), record.measured_steps) for record in measured)
     counts = [
         f"Cases of kind {kind}: {plural(warmup, 'warm-up step')} left out, then "
         f"{low if low == high else f'{low} to {high}'} measured steps per case."

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from hpcdl.analysis.run.record import Key, Record
+from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, percent, seconds, spread
 from hpcdl.report.formats.document import Axis, Bars, Section
@@ -186,12 +186,13 @@ STALENESS_NOTE: Final = (
 
 def staleness_page(findings: Findings) -> Section:
     """Return one table per problem in which gradients were applied to newer parameters."""
-    shares = [(_seed_key(record), stale.shares) for record, stale in findings.staleness]
+    shares = group_by_key((_seed_key(record), stale.shares) for record, stale in findings.staleness)
 
     def at(row: Row, age: int) -> str:
         """Return the share of gradients of a staleness, or at least as many updates as columns, over launches."""
-        keys = {*map(_seed_key, row.scale.records)}
-        launches = [each for key, each in shares if key in keys]
+        launches = [
+            each for key in dict.fromkeys(map(_seed_key, row.scale.records)) for each in shares.get(key, ())
+        ]
         below = [
             sum(each[age] for each in launches if age < len(each)) / len(launches) for age in range(SHOWN_AGES)
         ]

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import groupby
 from typing import Any, Final
 
 from hpcdl import registry
-from hpcdl.analysis.run.record import Key, Record
+from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import (
@@ -52,8 +51,8 @@ def batch_answer(findings: Findings) -> Answer | None:
     """Return how many times as long as the smallest batch the largest one takes, per network on one rank."""
     fair = [one for one in _trained(findings, "batch_times") if one.ranks == 1 and not one.disturbed]
     fair.sort(key=lambda record: (record.model or "", record.global_batch or 0))
-    alike = [list(records) for _, records in groupby(fair, key=lambda record: record.model)]
-    ends = [(records[0], records[-1]) for records in alike if len(records) > 1]
+    alike = group_by_key((record.model, record) for record in fair)
+    ends = [(records[0], records[-1]) for records in alike.values() if len(records) > 1]
     ratios = [(time_ratio([last], [first]), first, last) for first, last in ends]
     ratios.sort(key=lambda one: -one[0].value)
     if not ratios:

@@ -8,8 +8,8 @@ import numpy as np
 
 from hpcdl.analysis.network.links import CONSPICUOUS, HOSTS
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Interval, mean_interval, share_interval
+from hpcdl.analysis.run.record import Record, group_by_key
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval, share_interval
 from hpcdl.report.formats.cells import Number, bounded, digits, interval, percent, plural, rate, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column, table
@@ -30,24 +30,18 @@ class Measured(NamedTuple):
         """Return the median of a number of each launch, with Student's t interval of its logarithm."""
         values = [number for launch in self.launches if (number := value(launch)) > 0]
         if not values:
-            return Interval(math.nan, math.nan, math.nan)
+            return NOTHING
         _, low, high = mean_interval(np.log(values))
         return Interval(float(np.median(values)), math.exp(low), math.exp(high))
 
 
 def measured(findings: Findings, pattern: str) -> list[Measured]:
     """Return the cases of a pattern, ascending by size, with their undisturbed launches; with all if none is."""
-    cases: dict[str, list[int]] = {}
-    for index, launch in enumerate(findings.launches):
-        if launch.record.pattern == pattern and len(launch.seconds):
-            cases.setdefault(str(launch.record.case), []).append(index)
+    numbered = [each for each in enumerate(findings.launches) if each[1].record.pattern == pattern]
+    cases = group_by_key((launch.record.case, each) for each in numbered if len((launch := each[1]).seconds))
     made = [
-        Measured(
-            findings.launches[indices[0]].record,
-            undisturbed([findings.launches[index] for index in indices]),
-            findings.run.hosts_of(indices[0]),
-        )
-        for indices in cases.values()
+        Measured(launches[0].record, undisturbed(launches), findings.run.hosts_of(indices[0]))
+        for indices, launches in (zip(*case, strict=True) for case in cases.values())
     ]
     return sorted(made, key=lambda case: case.record.message_bytes or 0)
 
@@ -87,16 +81,13 @@ def slow_under_load(case: Measured) -> list[tuple[str, Interval]]:
     return sorted(slow, key=lambda pair: pair[1].value)
 
 
-def random_pairs_answer(cases: Sequence[Measured]) -> list[str]:
+def random_pairs_answer(case: Measured) -> str:
     """Return the rate of the median exchange, and the hosts that are slow while all send."""
-    lines = []
-    for case in cases[::-1]:
-        shown = bounded(*pair_rate(case), rate)
-        what = f"While all {plural(case.record.ranks, 'rank')} exchange {volume(_size(case))}"
-        slow = [f"{name} has {percent(share.value)} of it" for name, share in slow_under_load(case)]
-        others = " and ".join(slow) or "no host is slower than the others"
-        lines.append(f"{what}, the median pair has {shown} in each direction; {others}.")
-    return lines
+    shown = bounded(*pair_rate(case), rate)
+    what = f"While all {plural(case.record.ranks, 'rank')} exchange {volume(_size(case))}"
+    slow = [f"{name} has {percent(share.value)} of it" for name, share in slow_under_load(case)]
+    others = " and ".join(slow) or "no host is slower than the others"
+    return f"{what}, the median pair has {shown} in each direction; {others}."
 
 
 def incast_rate(case: Measured) -> Interval:
@@ -105,13 +96,12 @@ def incast_rate(case: Measured) -> Interval:
     return case.over_launches(lambda launch: total / float(np.median(launch.seconds)))
 
 
-def incast_answer(cases: Sequence[Measured]) -> list[str]:
+def incast_answer(case: Measured) -> str:
     """Return the receiver's rate and the fairness among the senders."""
-    return [
+    return (
         f"{plural(case.record.ranks - 1, 'rank')} that send {volume(_size(case))} to one at once reach "
         f"{bounded(*incast_rate(case), rate)} together; their fairness is {digits(_fairness(case).value)}."
-        for case in cases[::-1]
-    ]
+    )
 
 
 def _fairness(case: Measured) -> Interval:
@@ -124,13 +114,12 @@ def messages_per_second(case: Measured) -> Interval:
     return case.over_launches(lambda launch: count / float(np.median(launch.seconds)))
 
 
-def message_rate_answer(cases: Sequence[Measured]) -> list[str]:
+def message_rate_answer(case: Measured) -> str:
     """Return the messages a second, the smallest messages first."""
-    return [
+    return (
         f"{plural(case.record.ranks // 2, 'pair')} of ranks deliver {bounded(*messages_per_second(case))} "
         f"messages of {volume(_size(case))} per second, {case.record.spec.window} under way at a time."
-        for case in cases
-    ]
+    )
 
 
 P50: Final = (Record.beside_p50_seconds, Record.alone_p50_seconds)
@@ -143,14 +132,13 @@ def slowdown(case: Measured, times: tuple[Quantity[float | None], Quantity[float
     return case.over_launches(lambda one: (beside.of(one.record) or 0.0) / (alone.of(one.record) or math.nan))
 
 
-def congestor_answer(cases: Sequence[Measured]) -> list[str]:
+def congestor_answer(case: Measured) -> str:
     """Return how much longer an allreduce takes beside bulk traffic, the largest messages first."""
-    return [
+    return (
         f"Beside exchanges of {volume(_size(case))} the 99th percentile of an allreduce of 8 bytes is "
         f"{bounded(*slowdown(case, P99))} times as long as alone, the median "
         f"{digits(slowdown(case, P50).value)} times."
-        for case in cases[::-1]
-    ]
+    )
 
 
 Text = Callable[[Number], str]
@@ -173,9 +161,11 @@ def _declared(
     order: int,
     texts: tuple[str, str],
     columns: Sequence[Column[Measured]],
-    lines: Callable[[Sequence[Measured]], list[str]],
+    sentence: Callable[[Measured], str],
+    *,
+    smallest_first: bool = False,
 ) -> Declaration:
-    """Return the section of a pattern; ``texts``: title and note."""
+    """Return the section of a pattern; ``texts``: title and note; ``sentence``: on a case, the largest first."""
 
     def page(findings: Findings) -> Section:
         cases = measured(findings, pattern)
@@ -183,11 +173,11 @@ def _declared(
         return Section(texts[0], [texts[1]] if cases else [], tables=tables)
 
     def answer(findings: Findings) -> Answer | None:
-        said = lines(measured(findings, pattern))
+        cases = measured(findings, pattern)
+        said = [*map(sentence, cases if smallest_first else cases[::-1])]
         basis = [record for record in findings.records if record.pattern == pattern]
         return Answer(said[0], said[1:], basis) if said else None
 
-    answer.__doc__ = lines.__doc__
     return Declaration(order, page, answer=answer, name=pattern)
 
 
@@ -239,6 +229,7 @@ MESSAGE_RATE: Final = _declared(
         Column("rate of all pairs", lambda case: rate(messages_per_second(case).value * _size(case))),
     ],
     message_rate_answer,
+    smallest_first=True,
 )
 CONGESTOR: Final = _declared(
     "congestor",

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from hpcdl.analysis.network.nodes import Nodes, slow_hosts
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record import Key, Record
+from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
 from hpcdl.report.formats.cells import (
     NONE,
@@ -110,9 +110,7 @@ def stragglers_answer(findings: Findings) -> Answer | None:
     """
     pairs = slowed(findings.launches)
     names, lines = Names(pair.record for pair in pairs), list[str]()
-    groups: dict[tuple[str, int], list[Slowed]] = {}
-    for pair in pairs:
-        groups.setdefault((str(pair.record.straggler), pair.record.ranks), []).append(pair)
+    groups = group_by_key(((str(pair.record.straggler), pair.record.ranks), pair) for pair in pairs)
     for (straggler, _), alike in groups.items():
         where = findings.settings.where(alike[0].record).replace(f"{straggler}, ", "")
         slower = re.fullmatch(r"rank \d+ (\S+)x slower", straggler)
@@ -238,11 +236,8 @@ def answer(findings: Findings) -> Answer | None:
             rank, late = launch.late_rank, launch.late_seconds
             name = "" if rank is None or late is None else _rank_name(findings, index, rank)
             cases.setdefault(str(launch.record.case), {}).setdefault(name, []).append(late or 0.0)
-    ranks: dict[str, list[float]] = {}
-    for launches in cases.values():
-        (name, times), *others = launches.items()
-        if name and not others:
-            ranks.setdefault(name, []).append(median(times))
+    single = [name_and_times for times in cases.values() if len(times) == 1 for name_and_times in times.items()]
+    ranks = group_by_key((name, median(times)) for name, times in single if name)
     lines, slow = [], slow_hosts(counted(findings))
     for name, times in sorted(ranks.items(), key=lambda rank: max(rank[1]), reverse=True):
         by = " to ".join(dict.fromkeys((seconds(min(times)), seconds(max(times)))))
