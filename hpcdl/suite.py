@@ -45,19 +45,15 @@ class Kind(Protocol):
 
     def memory_bytes(self, spec: Spec) -> int:
         """Return the least memory of its node that each rank needs."""
-        ...
 
     def identity(self, spec: Spec) -> list[str]:
         """Return the words of the case's name."""
-        ...
 
     def fields(self, spec: Spec) -> dict[str, Scalar]:
         """Return the record's fields that are known before the run, under the contract's names."""
-        ...
 
     def program(self, spec: Spec, journal: Journal) -> Callable[[Comm], Program[dict[str, Scalar]]]:
         """Return the program of every rank; rank 0's findings are added to the record."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -70,25 +70,20 @@ class Topology(Protocol):
     @property
     def places(self) -> int:
         """Number of hosts that have a place, numbered switch by switch."""
-        ...
 
     @property
     def block(self) -> int:
         """Number of hosts on one switch."""
-        ...
 
     @property
     def links(self) -> Mapping[str, float]:
         """Bandwidth of each link, by that of a host's port."""
-        ...
 
     def route(self, source: int, dest: int) -> Sequence[str]:
         """Return the links from one place to another, in order; none if they are on one switch."""
-        ...
 
     def is_global(self, link: str) -> bool:
         """Return True for a link between groups of switches: of two that a message crosses, the first."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
