@@ -1,7 +1,5 @@
 """A communicator that forwards every operation to another one; subclasses change some of them."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar

@@ -1,7 +1,5 @@
 """Costs of the arithmetic in an exchange: encoders, decoders and sums, measured on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import iadd
