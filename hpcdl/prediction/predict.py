@@ -25,7 +25,7 @@ from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.network import MACHINES, NETWORKS
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
-from hpcdl.prediction.network_file import NetworkEstimate, NetworkFileError, load_network
+from hpcdl.prediction.network_file import NetworkEstimate, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
     MeasuredProgram,
@@ -242,7 +242,7 @@ def _network(name: str) -> tuple[NetworkEstimate, Source]:
     if path.suffix == ".toml":
         try:
             return load_network(path), Source()
-        except NetworkFileError as error:
+        except ValueError as error:
             raise UsageError(f"--network {error}") from None
     run, measured = _read(path)
     kept, notes = with_own_cores(measured)

@@ -127,8 +127,8 @@ def _run_case(
     try:
         result, mine, usage = ({}, list[bytes](), None) if comm is None else _run_here(case, job, comm)
     except BaseException as error:
-        details = "".join(traceback.format_exception(error))
-        failure = Failure(case.name, failed_cases.describe(error), job.world.rank, details)
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        failure = Failure(case.name, line, job.world.rank, "".join(traceback.format_exception(error)))
         failed_cases.record(part, failure)
         if not isinstance(error, Exception):  # KeyboardInterrupt ends the job, not only the case
             raise

@@ -113,8 +113,7 @@ def write_records(file: Path, folders: Sequence[Path]) -> None:
         run = read_pooled(folders)
         data = packed(run)
     name_copies(run)
-    with output_path("-o", file) as path:
-        path.write_bytes(data)
+    write_output("-o", file, data)
 
 
 def check_page(output: Path | None, *suffixes: str) -> None:
