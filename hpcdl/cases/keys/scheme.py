@@ -47,20 +47,17 @@ async def compression_fields(
         return {}  # rank 0's fields are recorded
     first = max(0, min(warmup + compressed.plan.settings.warmup_steps, journal.steps - 1))
     bits = compressed.messages.bits_per_entry() if compressed.messages else None
+    whole, saved, dense = sent.tolist()
+    if compressed.exchanges:
+        ratio = _ratio(compressed, comm.size, whole, among_activations=among_activations)
+    else:  # bytes of dense messages by bytes sent, without those of the first steps
+        ratio = (whole - dense + saved) / (whole - dense) if whole > dense else None
     return {
         "residual_bytes": compressed.memory_bytes,
         **(dict(zip(("bits_per_entry", "entropy_bits_per_entry"), bits, strict=True)) if bits else {}),
-        "compression_ratio": _ratio_of_messages(*map(float, sent))
-        if not compressed.exchanges
-        else _ratio(compressed, comm.size, float(sent[0]), among_activations=among_activations),
+        "compression_ratio": ratio,
         **{f"{label}_seconds": _seconds(journal, label, first) for label in ("encode", "decode")},
     }
-
-
-def _ratio_of_messages(sent: float, saved: float, warmup: float) -> float | None:
-    """Return bytes of dense messages by bytes sent, of all ranks, without those of the first steps."""
-    counted = sent - warmup
-    return (counted + saved) / counted if counted > 0 else None
 
 
 def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations: bool) -> float | None:

@@ -12,6 +12,8 @@ from hpcdl.fabric.comm import Comm, Counters
 from hpcdl.trace.recorder import Recorder, Scalar
 from hpcdl.training.parts.journal import Journal
 
+Training = Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]]
+
 
 class Score(NamedTuple):
     """Result of one training of a trial; the lower the better."""
@@ -42,10 +44,7 @@ _SEARCHES: Final[dict[str, Tuned]] = {}
 
 
 async def tuned(
-    spec: TrainSpec,
-    tuning: Tuning,
-    program: Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]],
-    comm: Comm,
+    spec: TrainSpec, tuning: Tuning, program: Training, comm: Comm
 ) -> tuple[TrainSpec, dict[str, Scalar]]:
     """Return ``spec`` with the settings of the best trial, and fields of the record.
 
@@ -98,11 +97,7 @@ def changed(spec: TrainSpec, settings: Mapping[tuple[str, str], float]) -> Train
     return replace(spec, **values)
 
 
-async def _trial(
-    spec: TrainSpec,
-    program: Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]],
-    comm: Comm,
-) -> Score:
+async def _trial(spec: TrainSpec, program: Training, comm: Comm) -> Score:
     recorder = Recorder(events=False)
     try:
         await program(spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)))(comm)
