@@ -244,7 +244,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
             wrong[0] = not await alike(comm, gradients)
         await comm.native("allreduce", wrong)
         return {
-            **await compression_fields(comm, compressed, journal, sent, spec.warmup),
+            **await compression_fields(comm, session, sent, spec.warmup),
             "parameters": volumes(spec.layers, spec.shape, 1).parameters,
             "bucket_bytes": session.bucket_bytes,
             "correct": not wrong[0],

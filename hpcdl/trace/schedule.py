@@ -56,13 +56,11 @@ def write_goal(path: Path, selection: Selection) -> int:
 
 def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
     """Return the numbers of the steps in which no rank has one of the events, ascending."""
-    used: set[int] = set()
-    for rank, rows in steps.sort_values("begin").groupby("rank"):
-        begins = events.loc[events["rank"] == rank, "begin"]
-        index = rows["begin"].searchsorted(begins, "right") - 1
-        inside = (index >= 0) & (begins.to_numpy() < rows["end"].to_numpy()[index])
-        used |= {*rows["step"].to_numpy()[index[inside]].tolist()}
-    return sorted({*steps["step"].tolist()} - used)
+    import pandas as pd
+
+    begins = events[["rank", "begin"]].sort_values("begin")
+    last = pd.merge_asof(begins, steps.sort_values("begin"), on="begin", by="rank")  # step that began before
+    return sorted({*steps["step"].tolist()} - {*last.loc[last["begin"] < last["end"], "step"].tolist()})
 
 
 def _longest_range(numbers: list[int]) -> str:

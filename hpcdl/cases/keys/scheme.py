@@ -22,22 +22,15 @@ from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.session import Session
 
 
-async def compression_fields(
-    comm: Comm,
-    compressed: Compressed | None,
-    journal: Journal,
-    sent_bytes: int,
-    warmup: int,
-    *,
-    among_activations: bool = False,
-) -> dict[str, Scalar]:
+async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warmup: int) -> dict[str, Scalar]:
     """Return the record's fields of the compression; empty without one. Collective.
 
     ``sent_bytes``: sent by this rank in all steps. ``warmup``: first steps whose times are not counted.
-    ``among_activations``: ranks send activations, too.
     """
+    compressed, journal = session.compressed, session.journal
     if compressed is None:
         return {}
     comm = await comm.survivors()
@@ -49,7 +42,8 @@ async def compression_fields(
     bits = compressed.messages.bits_per_entry() if compressed.messages else None
     whole, saved, dense = sent.tolist()
     if compressed.exchanges:
-        ratio = _ratio(compressed, comm.size, whole, among_activations=among_activations)
+        # ranks of a model group send activations, too
+        ratio = _ratio(compressed, comm.size, whole, among_activations=session.group is not None)
     else:  # bytes of dense messages by bytes sent, without those of the first steps
         ratio = (whole - dense + saved) / (whole - dense) if whole > dense else None
     return {
