@@ -140,25 +140,16 @@ def both(first: Flow[T], second: Flow[U]) -> Flow[tuple[T, U]]:
     """Run two flows concurrently; return their results."""
     flows: tuple[Flow[T], Flow[U]] = (first, second)
     answers: list[Any] = [None, None]
-    waits: dict[int, Wait] = {}
-    ready = [0, 1]
-
-    def look() -> bool:
-        ready.extend(i for i, wait in waits.items() if wait())
-        return bool(ready)
-
-    while True:
-        for i in ready:
-            waits.pop(i, None)
+    waits: dict[int, Wait] = {0: _over, 1: _over}
+    while waits:
+        yield from until(lambda: any(wait() for wait in waits.values()))
+        for i in [i for i, wait in waits.items() if wait()]:
             try:
                 waits[i] = next(flows[i])
             except StopIteration as stop:
+                del waits[i]
                 answers[i] = stop.value
-        ready.clear()
-        if not waits:
-            return answers[0], answers[1]
-        if not look():
-            yield look
+    return answers[0], answers[1]
 
 
 def _over() -> bool:

@@ -114,7 +114,6 @@ class World:
         self._under_way = 0
         self._matched: list[tuple[tuple[int, ...], int, AnyTask, AnyTask]] = []
         """Messages that begin at this moment: order, bytes, receiver and sender."""
-        self._launched = [0] * ranks
         self._end = 0.0
         self._failed: list[AnyTask] = []
         self._held: dict[int, list[AnyTask]] = {}
