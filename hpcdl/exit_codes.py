@@ -1,5 +1,7 @@
 """Exit codes of ``hpcdl``, on which scripts may rely, and the error that ends a command with one line."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 OK: Final = 0
@@ -24,3 +26,12 @@ class UsageError(Exception):
     """Something the user wrote cannot be run; one line that names file and key."""
 
     code = USAGE
+
+
+@contextmanager
+def refused(prefix: str = "") -> Iterator[None]:
+    """Turn a ValueError of the body into a UsageError with ``prefix`` before its message."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(f"{prefix}{error}") from None

@@ -214,11 +214,10 @@ def check_settings(thing: Offer, settings: Settings, around: Offer | None = None
 
 def _owners(thing: Offer, setting: str) -> str:
     package = thing.__module__.rpartition(".")[0]
-    for folder in (folder for folder, path in FOLDERS.items() if path == package):
-        owners = [name for name in names(folder) if setting in settings_of(find(folder, name))]
-        if owners:
-            return f"; {', '.join(map(repr, owners))} {'has' if len(owners) == 1 else 'have'} it"
-    return ""
+    folders = [folder for folder, path in FOLDERS.items() if path == package]
+    every = [(folder, name) for folder in folders for name in names(folder)]
+    owners = [repr(name) for folder, name in every if setting in settings_of(find(folder, name))]
+    return f"; {', '.join(owners)} {'has' if len(owners) == 1 else 'have'} it" if owners else ""
 
 
 def _allowed(setting: inspect.Parameter) -> tuple[list[str], tuple[type, ...]]:

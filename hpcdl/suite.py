@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from hpcdl import registry
 from hpcdl.cases.keys import suite_tables
 from hpcdl.cases.keys.checks import Rows, refusals
 from hpcdl.cases.keys.key import given, keys, plain, read
-from hpcdl.exit_codes import UsageError
+from hpcdl.exit_codes import UsageError, refused
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Failure
 from hpcdl.fabric.task import Program
@@ -45,19 +45,15 @@ class Kind(Protocol):
 
     def memory_bytes(self, spec: Spec) -> int:
         """Return the least memory of its node that each rank needs."""
-        ...
 
     def identity(self, spec: Spec) -> list[str]:
         """Return the words of the case's name."""
-        ...
 
     def fields(self, spec: Spec) -> dict[str, Scalar]:
         """Return the record's fields that are known before the run, under the contract's names."""
-        ...
 
     def program(self, spec: Spec, journal: Journal) -> Callable[[Comm], Program[dict[str, Scalar]]]:
         """Return the program of every rank; rank 0's findings are added to the record."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -154,25 +150,15 @@ class _Draft:
         return self.case
 
 
-def load(
-    path: Path,
-    overrides: Sequence[str] = (),
-    globs: Sequence[str] = (),
-    *,
-    ranks: int | None = None,
-    full: bool = False,
-    check: bool = True,
-) -> Suite:
-    """Read a suite: a file, or one that comes with hpcdl, by name; see :func:`parse`.
+def load(path: Path, *changes: Sequence[str], **choice: Any) -> Suite:
+    """Read a suite: a file, or one that comes with hpcdl, by name; other arguments are those of :func:`parse`.
 
     Raises UsageError if it cannot be read or does not :func:`parse`.
     """
-    try:
+    with refused():
         path = suite_tables.located(path)
         text = read_text(path)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    return parse(text, str(path), overrides, globs, ranks=ranks, full=full, check=check)
+    return parse(text, str(path), *changes, **choice)
 
 
 def parse(
@@ -195,10 +181,8 @@ def parse(
     missing data, impossible shapes. Of a case that is not chosen only the keys, and what names it, must be right;
     without ``check`` that holds for all cases, for a suite that runs on another machine.
     """
-    try:
+    with refused():
         table, drafts = _drafts(text, source, overrides, ranks or max(2, len(os.sched_getaffinity(0))))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     named = [drafts[place] for place in matching([draft.case.name for draft in drafts], globs)]
     chosen = [draft for draft in named if globs or full or not draft.full]
     if not chosen:
@@ -314,16 +298,16 @@ def _draft(suite: str, values: JsonObject, where: str, *, full: bool) -> _Draft:
     kind = values.pop("kind")
     if not isinstance(kind, str):
         raise UsageError(f"{where}: kind: must be a word, not {kind!r}")
-    try:
+    with refused(f"{where}: kind: "):
         module: Kind = suite_tables.module_of(kind)
-    except ValueError as error:
-        raise UsageError(f"{where}: kind: {error}") from None
-    suite_tables.check_complete(kind, module.SPEC, values, where)
-    held, complaints = JsonObject(), []
-    for name, key in (keys(suite_tables.Common) | keys(module.SPEC)).items():
+    declared, held, complaints = keys(suite_tables.Common) | keys(module.SPEC), JsonObject(), []
+    suite_tables.check_keys(values, [*declared, "full"], where)
+    for name, key in declared.items():
         if name in values:
             held[name], wrong = read(key, values[name])
             complaints += [f"{where}: {name}: {wrong}"] if wrong else []
+        elif key.default is MISSING:
+            raise UsageError(f"{where}: {name}: a {kind} case needs it")
     limit = held.pop("timeout_seconds", None)
     case = Case(suite, kind, kind, module.SPEC(**held), limit)
     draft = _Draft(case, where, held.keys(), next(iter(complaints), None), full)

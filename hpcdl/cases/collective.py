@@ -273,7 +273,8 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
             buffer[:] = 0
             begin, end = await times.of(operations(operands, TRIED_LOOP))
             done += TRIED_LOOP
-            loop = await _loop_length(comm, end - begin)
+            slowest = int((await comm.allgather_words(np.array([end - begin]))).max())
+            loop = min(max(LOOP_NS * TRIED_LOOP // max(slowest, 1), 1), MAX_LOOP)
     after = journal.read()
     journal.repetitions(spans, (after.messages - before.messages) // done, (after.bytes - before.bytes) // done)
     description = {"operations": loop, **await beginning.description(spec.warmup)}
@@ -290,12 +291,6 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
         description["same_bits"] = await alike(comm, place.to_host(buffer))
     await comm.native("allreduce", wrong)
     return {"correct": not wrong[0], "chosen": chosen, **description}
-
-
-async def _loop_length(comm: Comm, took: int) -> int:
-    """Return the operations of a loop of LOOP_NS, of which TRIED_LOOP took so long on this rank (ns)."""
-    slowest = int((await comm.allgather_words(np.array([took]))).max())
-    return min(max(LOOP_NS * TRIED_LOOP // max(slowest, 1), 1), MAX_LOOP)
 
 
 async def _measure_both(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:

@@ -181,23 +181,19 @@ def prepared(work: str, kernels: Backend) -> tuple[Callable[[], object], Callabl
         return _convolution(kernels, vector)
     if work == "triad":
         a, b, c = (vector(TRIAD_LENGTH) for _ in range(3))
-        return _triad(a, b, c, BLOCK if kernels.on_host else TRIAD_LENGTH), lambda: kernels.to_host(a[:1])
+        block = BLOCK if kernels.on_host else TRIAD_LENGTH
+        scratch, parts = np.empty_like(c[:block]), [slice(at, at + block) for at in range(0, TRIAD_LENGTH, block)]
+
+        def triad() -> None:
+            for part in parts:
+                np.multiply(c[part], 3.0, out=scratch)
+                np.add(b[part], scratch, out=a[part])
+
+        return triad, lambda: kernels.to_host(a[:1])
     on_host, on_device = np.full(TRIAD_LENGTH, 0.5, DTYPE), vector(TRIAD_LENGTH)
     if work == "to_device":
         return lambda: kernels.asarray(on_host), lambda: kernels.to_host(on_device[:1])
     return lambda: kernels.to_host(on_device), lambda: None
-
-
-def _triad(a: Any, b: Any, c: Any, block: int) -> Callable[[], None]:
-    scratch = np.empty_like(c[:block])
-    slices = [slice(begin, begin + block) for begin in range(0, len(a), block)]
-
-    def triad() -> None:
-        for part in slices:
-            np.multiply(c[part], 3.0, out=scratch)
-            np.add(b[part], scratch, out=a[part])
-
-    return triad
 
 
 def _convolution(

@@ -108,6 +108,8 @@ def identity(spec: PairwiseSpec) -> list[str]:
 
 
 def fields(spec: PairwiseSpec) -> dict[str, Scalar]:
+    # a congestor is warmed up in both halves of its steps, which no reader mixes
+    turns = 1 if spec.pattern in PATTERNS else len(rounds(spec.ranks, spec.pattern, spec.matchings))
     return {
         "collective": CALLED[spec.pattern],
         "pattern": spec.pattern,
@@ -115,7 +117,7 @@ def fields(spec: PairwiseSpec) -> dict[str, Scalar]:
         "message_bytes": spec.message_bytes,
         "dtype": "uint8",
         "threads_per_rank": spec.threads,
-        "warmup_steps": spec.warmup * _rounds_of(spec),
+        "warmup_steps": spec.warmup * turns,
     }
 
 
@@ -152,11 +154,6 @@ class Exchanges:
 LIBRARY_CALLS[Exchanges.spans.__code__] = lambda local: (
     "" if local.get("peer") is None else f"Sendrecv with rank {local['peer']}"
 )
-
-
-def _rounds_of(spec: PairwiseSpec) -> int:
-    """Return the number of rounds; a congestor is warmed up in both halves of its steps, which no reader mixes."""
-    return 1 if spec.pattern in PATTERNS else len(rounds(spec.ranks, spec.pattern, spec.matchings))
 
 
 def program(spec: PairwiseSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:

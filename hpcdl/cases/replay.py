@@ -39,7 +39,7 @@ from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
 from hpcdl.cases.simulation.step_simulation import Conditions, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import EVERY, Delays, Slowed, Straggler
-from hpcdl.fabric.modelled_compute import ModelledCompute, accurate_sleep, oversleep
+from hpcdl.fabric.modelled_compute import REAL, ModelledCompute, accurate_sleep, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import Parts
 from hpcdl.nn.layers.volumes import FLOAT_BYTES, volumes
@@ -234,7 +234,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         if spec.straggler is not None and spec.straggler.slows(comm.rank):
             comm = Slowed(comm, Delays(spec.straggler, comm.rank, 0, journal.draw), accurate_sleep())
         costs = spec.compute_times.update_costs(spec.gradient_bytes)
-        await train(ModelledCompute(comm, seconds, oversleep(), costs=costs), session)
+        await train(ModelledCompute(comm, seconds, oversleep(), REAL, costs), session)
         sent = journal.read().bytes - before
         held = session.resident_bytes or gradients.nbytes
         journal.memory(held + (compressed.memory_bytes if compressed else 0))
@@ -244,7 +244,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
             wrong[0] = not await alike(comm, gradients)
         await comm.native("allreduce", wrong)
         return {
-            **await compression_fields(comm, compressed, journal, sent, spec.warmup),
+            **await compression_fields(comm, session, sent, spec.warmup),
             "parameters": volumes(spec.layers, spec.shape, 1).parameters,
             "bucket_bytes": session.bucket_bytes,
             "correct": not wrong[0],

@@ -259,9 +259,7 @@ def program(
         mine.journal.residuals(mine.compressed.norms.rows() if mine.compressed is not None else ())
         sent = mine.journal.read().bytes - before
         return {
-            **await compression_fields(
-                comm, mine.compressed, mine.journal, sent, WARMUP_STEPS, among_activations=mine.group is not None
-            ),
+            **await compression_fields(comm, mine, sent, WARMUP_STEPS),
             **tested,
             **(_training_gap(spec, mine) if tests and spec.sharpness and comm.rank == 0 else {}),
             **{name: value for fields in watched for name, value in fields.items()},

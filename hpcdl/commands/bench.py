@@ -1,7 +1,5 @@
 """``hpcdl bench``: time a collective over message sizes, from one command line."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

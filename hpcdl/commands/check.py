@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.parser import CONTRACTS, Arguments, Command, objects_with_a_contract
-from hpcdl.exit_codes import FAILED, OK, UsageError
+from hpcdl.exit_codes import FAILED, OK, refused
 
 if TYPE_CHECKING:
     from hpcdl.launch.preflight import Finding
@@ -20,12 +20,10 @@ def arguments(parser: Arguments) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     failed = False
-    try:
+    with refused("check: "):
         for verdict, subject, detail, advice in _machine() if options.name is None else _contract(options.name):
             print(f"{verdict:7}  {subject}: {detail}{advice and '; '}{advice}", flush=True)
             failed |= verdict == "FAILED"
-    except ValueError as error:
-        raise UsageError(f"check: {error}") from None
     return FAILED if failed else OK
 
 

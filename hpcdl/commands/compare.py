@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import check_page, share, write_output, write_page
 from hpcdl.commands.parts.parser import Arguments, Command, path
-from hpcdl.exit_codes import UsageError
+from hpcdl.exit_codes import UsageError, refused
 
 if TYPE_CHECKING:
     from hpcdl.analysis.over_time.series import RunSeries
@@ -40,10 +40,8 @@ def execute(options: argparse.Namespace) -> int:
     accepted = [] if options.accept is None else read_accepted(options.accept)
     (baseline, candidate), copies = _series(options.baseline, options.candidate)
     now = dt.datetime.now(dt.UTC)
-    try:
+    with refused():
         comparison = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     page = pages.page(comparison, copies)
     text = plain([pages.page(comparison, copies, pages.name_width(columns()))])
     if options.output is not None:

@@ -9,7 +9,7 @@ from typing import Final
 
 from hpcdl.commands.parts.output import check_page, write_output, write_page
 from hpcdl.commands.parts.parser import Arguments, Command, duration, path
-from hpcdl.exit_codes import UsageError
+from hpcdl.exit_codes import UsageError, refused
 
 
 def arguments(parser: Arguments) -> None:
@@ -80,10 +80,8 @@ def _switches(file: Path) -> dict[str, str]:
     """Return the switch of each host in a file. Raises UsageError."""
     from hpcdl.trace.files import read_text
 
-    try:
+    with refused("--switches "):
         lines = [line for line in read_text(file).splitlines() if line.strip() and not line.startswith("#")]
-    except ValueError as error:
-        raise UsageError(f"--switches {error}") from None
     return {host: switch for switch, *hosts in map(str.split, lines) for host in hosts}
 
 

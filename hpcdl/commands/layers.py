@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import output_path
+from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Arguments, Command, whole_number
 from hpcdl.exit_codes import OK, UsageError
 
@@ -44,8 +44,7 @@ def execute(options: argparse.Namespace) -> int:
     except (*FAULTS, ImportError) as error:
         raise UsageError(f"{options.source}: {str(error).removeprefix(f'{options.source}: ')}") from None
     if options.file:
-        with output_path("-o", options.file) as path:
-            path.write_text(table_text(layers), encoding="utf-8", newline="")
+        write_output("-o", options.file, table_text(layers))
     print(summary.plain([_page(options.source, layers)]))
     for name in COUNTED:
         if not any(getattr(layer, name) for layer in layers):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
-from hpcdl.exit_codes import FAILED, OK, UsageError
+from hpcdl.exit_codes import FAILED, OK, UsageError, refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,14 +93,12 @@ def execute(options: argparse.Namespace) -> int:
     if options.submit and shutil.which("sbatch") is None:
         raise UsageError("--submit: sbatch is not found; this is no node of a Slurm cluster")
     for file, text in texts.items():
-        try:
+        with refused("-o "):
             if file.is_file() and read_text(file) != text:
                 raise UsageError(
                     f"-o {file}: another script has this name, perhaps edited; remove it, choose another name, or "
                     f"submit it: sbatch {shlex.quote(str(file))}"
                 )
-        except ValueError as error:
-            raise UsageError(f"-o {error}") from None
     created = [file for file in texts if not file.exists()]
     for file, text in texts.items():
         write_output("-o", file, text)

@@ -96,24 +96,19 @@ class Comm(Protocol):
     @property
     def rank(self) -> int:
         """This rank, 0 to size - 1."""
-        ...
 
     @property
     def size(self) -> int:
         """Number of ranks."""
-        ...
 
     async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
         """Send ``buffer``; on return it may be changed. May wait for the receiver (rendezvous)."""
-        ...
 
     async def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Status:
         """Receive at most ``buffer.size`` elements; ``Status.count`` is their number."""
-        ...
 
     async def exchange(self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0) -> Status:
         """Send and receive at once; returns the receive's status."""
-        ...
 
     async def apply(self, label: str, work: Callable[[], T], touched_bytes: int) -> T:
         """Do arithmetic that belongs to an exchange: a sum, a mean of models, a server's update, an encoding.
@@ -122,18 +117,15 @@ class Comm(Protocol):
         meanwhile. In simulation it takes gamma x ``touched_bytes``: the bytes written by all its passes over
         vectors.
         """
-        ...
 
     async def add(self, into: Array, addend: Array) -> object:
         """Sum ``into += addend`` on the array's device: :meth:`apply` of one pass over ``into``."""
-        ...
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         """Do local ``work``: traced under ``label``; in simulation it takes the modelled time of its label.
 
         Raises ValueError, in simulation, for a label without a modelled time.
         """
-        ...
 
     def start(self, work: Program[T], *, shared_tags: bool = False) -> Task[T]:
         """Start ``work``, which runs concurrently with the caller.
@@ -146,11 +138,9 @@ class Comm(Protocol):
         An error of ``work`` is raised where a program awaits the task. If no program awaits it when the error
         occurs, the error ends the run; under MPI at once, because other programs may wait for the failed one.
         """
-        ...
 
     async def split(self, color: int, key: int = 0) -> Comm:
         """Return the ranks that gave the same ``color``, ordered by ``key``, then by rank. Collective."""
-        ...
 
     async def subcommunicator(self, color: Callable[[int], int], division: Hashable) -> Comm:
         """Return the ranks of the same ``color(rank)`` in a ``division``, in their order.
@@ -159,14 +149,12 @@ class Comm(Protocol):
         concurrently all wait for the first one that asks, which must be the same on every rank: they ask before
         their first message.
         """
-        ...
 
     async def survivors(self) -> Comm:
         """Return the ranks that have not failed, in their order; this communicator itself if none has.
 
         All of them must call, when none of their programs uses this communicator any more.
         """
-        ...
 
     async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
         """Run the library's own collective in place on ``buffer``: ``"barrier"``, or one of these.
@@ -177,41 +165,34 @@ class Comm(Protocol):
         All but the nonblocking one block the rank when a main program calls them: started programs do not
         progress.
         """
-        ...
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
         """Borrow an uninitialised array of ``size`` elements of the type of ``like`` from a pool.
 
         Fresh memory costs a page fault every 4 KiB, more than the arithmetic done in it.
         """
-        ...
 
     @property
     def memory(self) -> Memory:
         """Vectors that all ranks of this host can read; :class:`hpcdl.fabric.window.Window` exchanges them."""
-        ...
 
     def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
         """Borrow an uninitialised vector of the size and type of ``like`` in shared memory from a pool."""
-        ...
 
     async def allgather_words(self, words: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the ``words`` of all ranks, (p, words), after a barrier; each rank gives equally many.
 
         Writes to shared memory before it are visible to all ranks after it. A main program blocks its rank.
         """
-        ...
 
     def clock(self) -> tuple[int, int]:
         """Return the offset from this rank's clock to rank 0's and its greatest error (ns). Collective.
 
         Both are 0 in one process, where ranks share a clock.
         """
-        ...
 
     async def get(self, into: Array, theirs: Array, peer: int) -> None:
         """Copy ``peer``'s vector ``theirs`` out of its shared memory: traced, costed like a message."""
-        ...
 
 
 class Memory(Protocol):
@@ -219,22 +200,18 @@ class Memory(Protocol):
 
     def allocate(self, size: int, dtype: npt.DTypeLike = np.float32) -> Array:
         """Make a vector of ``size`` zeros that other ranks of this host can map."""
-        ...
 
     def place(self, array: Array) -> npt.NDArray[np.int64]:
         """Return numbers by which other ranks find ``array``; the last one is 0 if they cannot."""
-        ...
 
     def map(self, place: npt.NDArray[np.int64], like: Array) -> Array:
         """Return another rank's array at ``place``, of the size and type of ``like``.
 
         Raises ValueError if it is on another host or cannot be mapped.
         """
-        ...
 
     def release(self) -> None:
         """Unmap all arrays of other ranks."""
-        ...
 
 
 def check_address(peer: int, tag: int, ranks: int, least: int = 0) -> None:

@@ -1,7 +1,5 @@
 """Faults of ranks: stragglers, which are slower than the others, and process failures."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -129,6 +127,7 @@ class Delays:
         return (self._straggler.factor - 1) * took
 
 
+@dataclass(eq=False)
 class Slowed(Wrapper[Comm]):
     """A communicator whose local work takes longer by ``delays``.
 
@@ -136,13 +135,8 @@ class Slowed(Wrapper[Comm]):
     exchange (:meth:`hpcdl.fabric.comm.Comm.add`) is not slowed.
     """
 
-    def __init__(self, comm: Comm, delays: Delays, clock: Clock = REAL) -> None:
-        super().__init__(comm)
-        self._delays = delays
-        self._clock = clock
-
-    def _wrap(self, comm: Comm) -> Slowed:
-        return Slowed(comm, self._delays, self._clock)
+    _delays: Delays
+    _clock: Clock = REAL
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         if pause := self._delays.before(label):

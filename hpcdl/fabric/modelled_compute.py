@@ -1,10 +1,8 @@
 """Modelled compute time on real ranks: work that is shorter than its model is followed by a sleep."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter, sleep
-from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from hpcdl.fabric.comm import Comm
@@ -60,6 +58,7 @@ def accurate_sleep(clock: Clock = REAL) -> Clock:
     return clock._replace(sleep=accurate)
 
 
+@dataclass(eq=False)
 class ModelledCompute(Wrapper[Comm]):
     """A communicator whose local work takes ``seconds`` by its label, or longer if the work does.
 
@@ -68,22 +67,10 @@ class ModelledCompute(Wrapper[Comm]):
     spin, because several may share a core.
     """
 
-    def __init__(
-        self,
-        comm: Comm,
-        seconds: Callable[[str], float],
-        beyond: float,
-        clock: Clock = REAL,
-        costs: Mapping[str, float] = MappingProxyType({}),
-    ) -> None:
-        super().__init__(comm)
-        self._seconds = seconds
-        self._costs = costs
-        self._beyond = beyond
-        self._clock = clock
-
-    def _wrap(self, comm: Comm) -> ModelledCompute:
-        return ModelledCompute(comm, self._seconds, self._beyond, self._clock, self._costs)
+    _seconds: Callable[[str], float]
+    _beyond: float
+    _clock: Clock = REAL
+    _costs: Mapping[str, float] = field(default_factory=dict)
 
     async def compute(self, label: str, work: Callable[[], T]) -> T:
         return await self._comm.compute(label, self._slowed(work, self._seconds(label)))

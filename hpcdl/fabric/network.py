@@ -2,8 +2,8 @@
 
 A message of n bytes takes ``alpha + n * beta`` (Hockney 1994). Each host has one send port and one receive port,
 and each is busy with one message at a time for that long, so that messages to one host queue: this is a parameter
-server's incast. Ranks of one host use its ``inside`` link, one port pair per rank. Ports of some hosts may be
-slower. With a topology, hosts are joined by links that messages share, and ports are shared, too: ``Wiring``.
+server's incast. Ranks of one host use its ``inside`` link, one port pair per rank. With a topology, hosts are
+joined by links that messages share, and ports are shared, too: ``Wiring``.
 
 Messages that are asked for at once take turns in the order in which their ranks started them, equal on all hosts.
 A real port shares its rate among the messages under way. Both take equally long if ports never idle.
@@ -70,25 +70,20 @@ class Topology(Protocol):
     @property
     def places(self) -> int:
         """Number of hosts that have a place, numbered switch by switch."""
-        ...
 
     @property
     def block(self) -> int:
         """Number of hosts on one switch."""
-        ...
 
     @property
     def links(self) -> Mapping[str, float]:
         """Bandwidth of each link, by that of a host's port."""
-        ...
 
     def route(self, source: int, dest: int) -> Sequence[str]:
         """Return the links from one place to another, in order; none if they are on one switch."""
-        ...
 
     def is_global(self, link: str) -> bool:
         """Return True for a link between groups of switches: of two that a message crosses, the first."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,8 +145,7 @@ class Network:
     """Ranks fill the hosts one by one, unless ``hosts`` lists their hosts."""
     hosts: tuple[int, ...] = ()
     """The host of each of the first ranks, numbered from 0; those beyond fill further hosts."""
-    slow: Mapping[int, float] = field(default_factory=dict)
-    """Hosts whose ports have this share of the others' bandwidth, in and out."""
+
     topology: Topology | None = None
     """Links between the hosts' ports; messages under way share them, see :mod:`hpcdl.fabric.virtual.flows`."""
     site: Site = field(default_factory=Site)
@@ -324,10 +318,7 @@ class Wiring:
             (name, self._topology.links[name] * (1 - site.background) * self._slow.get(name, 1.0))
             for name in self._topology.route(int(self._place[out]), int(self._place[into]))
         ]
-        ends = (
-            (f"host {out} port {port} out", network.slow.get(out, 1.0)),
-            (f"host {into} port {port} in", network.slow.get(into, 1.0)),
-        )
+        ends = (f"host {out} port {port} out", 1.0), (f"host {into} port {port} in", 1.0)
         latency = network.link.alpha + len(crossed) * site.hop_seconds
         return latency, self._numbered([ends[0], *crossed, ends[1]], network.link.beta)
 

@@ -24,18 +24,13 @@ def rounds(ranks: int, pattern: str, matchings: int = 1) -> list[list[int | None
         draw = random.Random(ranks)
         return [_matching(draw.sample(range(ranks), ranks)) for _ in range(matchings)]
     seats = ranks + ranks % 2
-    rounds = []
+    rounds = list[list[int | None]]()
     for turn in range(seats - 1):
-        partners: list[int | None] = [None] * ranks
-        for rank in range(ranks):
-            # the last seat stays and meets the rank that would meet itself; the others move on around the table
-            if rank == seats - 1:
-                other = turn * (seats // 2) % (seats - 1)
-            else:
-                other = (turn - rank) % (seats - 1)
-                other = seats - 1 if other == rank else other
-            partners[rank] = other if other < ranks else None
-        rounds.append(partners)
+        partners = [(turn - rank) % (seats - 1) for rank in range(seats)]
+        # the last seat stays and meets the rank that would meet itself; the others move on around the table
+        alone = turn * (seats // 2) % (seats - 1)
+        partners[alone], partners[-1] = seats - 1, alone
+        rounds.append([other if other < ranks else None for other in partners[:ranks]])
     return rounds
 
 

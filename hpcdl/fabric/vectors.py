@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, cached_property, lru_cache
@@ -189,12 +190,10 @@ class BufferPool:
 
     def __init__(self, make: Callable[[int, Array], Array] = empty) -> None:
         self._make = make
-        self._free: dict[tuple[type, np.dtype[Any], int], list[_Borrowed]] = {}
+        self._free = defaultdict[tuple[type, np.dtype[Any], int], list[_Borrowed]](list)
 
     def borrow(self, size: int, like: Array) -> _Borrowed:
-        key = (type(like), like.dtype, size)
-        if (free := self._free.get(key)) is None:
-            free = self._free[key] = []
+        free = self._free[type(like), like.dtype, size]
         return free.pop() if free else _Borrowed(self._make(size, like), free)
 
 

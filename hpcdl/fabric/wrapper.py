@@ -1,25 +1,23 @@
 """A communicator that forwards every operation to another one; subclasses change some of them."""
 
-from __future__ import annotations
-
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Self, TypeVar
 
 from hpcdl.fabric.comm import Comm
 
 C = TypeVar("C", bound=Comm)
 
 
-class Wrapper(ABC, Generic[C]):
+@dataclass(eq=False)
+class Wrapper(Generic[C]):
     """A :class:`hpcdl.fabric.comm.Comm` over another one, as are the communicators that are made from it."""
 
-    def __init__(self, comm: C) -> None:
-        self._comm = comm
+    _comm: C
 
-    @abstractmethod
-    def _wrap(self, comm: Any) -> Comm:
+    def _wrap(self, comm: Any) -> Self:
         """Wrap a communicator that the wrapped one has made."""
+        return replace(self, _comm=comm)
 
     def __getattr__(self, name: str) -> Any:
         """Return the operation of the wrapped communicator, if a subclass has none of its own."""

@@ -5,11 +5,11 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from hpcdl.exit_codes import UsageError
+from hpcdl.exit_codes import UsageError, refused
 from hpcdl.registry import nearest, shortened
 from hpcdl.trace.files import read_toml
 
@@ -49,15 +49,13 @@ def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.e
         path = next((file for file in places(environment) if file.is_file()), None)
         if path is None:
             return SiteProfile()
-    try:
+    with refused():
         table = read_toml(path)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    keys = [field.name for field in fields(SiteProfile)]
+    defaults = vars(SiteProfile())
     for key in table:
-        if key not in keys:
-            raise UsageError(f"{path}: {key}: unknown key{nearest(key, keys)}")
-    for key, default in vars(SiteProfile()).items():
+        if key not in defaults:
+            raise UsageError(f"{path}: {key}: unknown key{nearest(key, defaults)}")
+    for key, default in defaults.items():
         read = _lines if isinstance(default, tuple) else _line
         table[key] = read(table[key], f"{path}: {key}") if key in table else default
     for text in table["directives"]:

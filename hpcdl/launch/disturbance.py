@@ -19,6 +19,7 @@ from hpcdl.fabric.mpi.backoff import Place, here
 from hpcdl.launch import machine
 from hpcdl.launch.health import Health
 from hpcdl.launch.machine import ROOT
+from hpcdl.launch.placement import core_numbers
 
 UNKNOWN: Final = -1
 TICK_NS: Final = 10**9 // os.sysconf("SC_CLK_TCK")
@@ -65,9 +66,9 @@ class Counters:
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
-        self._cpus = root / "sys/devices/system/cpu"
-        place = here()
-        siblings = {_siblings(self._cpus, core) for core in place.cores}
+        place, cpus = here(), root / "sys/devices/system/cpu"
+        listed = {core: machine.text(cpus / f"cpu{core}/topology/thread_siblings_list") for core in place.cores}
+        siblings = {frozenset({core} | core_numbers(text)) for core, text in listed.items()}
         self._place = Place(place.machine, frozenset().union(*siblings))
         self._physical_cores = len(siblings)
 
@@ -132,15 +133,6 @@ def _columns(usage: Usage, cpu_ns: int, threads: int) -> dict[str, float]:
         "load": usage.end.load,
         "retransmissions": usage.grown("retransmissions"),
     }
-
-
-def _siblings(cpus: Path, core: int) -> frozenset[int]:
-    listed = machine.text(cpus / f"cpu{core}/topology/thread_siblings_list")
-    try:
-        ranges = [[int(end) for end in part.split("-")] for part in listed.split(",")]
-    except ValueError:
-        return frozenset([core])
-    return frozenset([core, *(core for ends in ranges for core in range(ends[0], ends[-1] + 1))])
 
 
 def _core_times(stat: str, cores: Iterable[int]) -> tuple[int, int]:

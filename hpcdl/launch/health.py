@@ -135,7 +135,9 @@ class Sensors:
             kind, device, name = sensor
             grown = end.counters[sensor] - begin.counters[sensor]
             if kind == "energy" and sensor in self._zones:
-                energies[name] += _unwrapped(grown, self._zones[sensor][1], passed)
+                _, greatest = self._zones[sensor]
+                if passed * MAX_WATTS / 1e3 <= greatest:  # else it may have begun again more than once
+                    energies[name].append(grown % greatest / 1e6)
             elif kind == "energy":
                 energies[name] += [grown / 1e3] if grown >= 0 else []
             elif kind == "slowed" and grown > MIN_SHARE * passed:
@@ -189,13 +191,6 @@ def _energy_zones(root: Path) -> dict[Sensor, tuple[Path, int]]:
         if name.startswith(("package", "dram")) and greatest.isdecimal():
             zones[Sensor("energy", folder.name, "processors")] = (folder / "energy_uj", int(greatest))
     return zones
-
-
-def _unwrapped(grown: int, greatest: int, passed_ns: int) -> list[float]:
-    """Return the energy (J) by a counter that begins again after ``greatest`` uJ; empty if perhaps twice."""
-    if passed_ns * MAX_WATTS / 1e3 > greatest:
-        return []
-    return [(grown if grown >= 0 else grown + greatest) / 1e6]
 
 
 def of_case(nodes: Mapping[str, Health], machines: Mapping[str, str]) -> dict[str, Scalar]:

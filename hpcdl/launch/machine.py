@@ -13,7 +13,7 @@ import subprocess
 from array import array
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.link_counters import kind_of
@@ -75,18 +75,6 @@ def _groups(controller: str, root: Path) -> list[Path]:
     return folders
 
 
-def _quota(root: Path) -> float | str:
-    """Return the least CPU quota of this process's control groups (cores)."""
-    quotas = []
-    for folder in _groups("cpu", root):
-        words = text(folder / "cpu.max").split() or [
-            text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")
-        ]
-        if all(map(str.isdecimal, words)):  # else "max" or -1: none
-            quotas.append(int(words[0]) / int(words[1]))
-    return min(quotas, default=UNKNOWN)
-
-
 def held_back_ns(root: Path = ROOT) -> tuple[int, int]:
     """Return how long this thread was ready but had no core, and was held back by its own group, until now (ns).
 
@@ -106,12 +94,18 @@ def cpu(root: Path = ROOT) -> JsonObject:
     system = root / "sys/devices/system/cpu"
     cores = {text(folder / "topology/thread_siblings_list") for folder in _folders(system)} - {""}
     info = text(root / "proc/cpuinfo")
+    limits = (
+        text(folder / "cpu.max").split() or [text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        for folder in _groups("cpu", root)
+    )
+    # the least of the control groups; "max" or -1: none
+    quotas: list[Any] = [int(words[0]) / int(words[1]) for words in limits if all(map(str.isdecimal, words))]
     return {
         "model": field(info, "model name") or field(info, "Model") or field(info, "CPU part") or UNKNOWN,
         "physical_cores": len(cores) or UNKNOWN,
         "smt": {"1": "on", "0": "off"}.get(text(system / "smt/active"), UNKNOWN),
         "governor": text(system / "cpu0/cpufreq/scaling_governor") or UNKNOWN,
-        "quota_cores": _quota(root),
+        "quota_cores": min(quotas, default=UNKNOWN),
     }
 
 

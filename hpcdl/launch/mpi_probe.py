@@ -3,8 +3,6 @@
 ``python -m hpcdl.launch.mpi_probe`` prints the probe of its job as one line of JSON.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -32,9 +32,11 @@ def locality(root: Path = ROOT, chosen: str = os.environ.get("UCX_NET_DEVICES", 
     nodes = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda node: int(node.name[4:]))
     domains = {node.name[4:]: cores for node in nodes if (cores := machine.text(node / "cpulist"))}
 
+    whole = core_numbers(",".join(domains.values()))
+
     def placed(devices: Mapping[str, Path]) -> dict[str, str]:
-        cores = {name: _near(device, domains) for name, device in devices.items()}
-        return {name: near for name, near in cores.items() if near} if all(cores.values()) else {}
+        cores = {name: machine.text(device / "local_cpulist") for name, device in devices.items()}
+        return cores if all(set() < core_numbers(near) < whole for near in cores.values()) else {}
 
     classes, pci = root / "sys/class", root / "sys/bus/pci/devices"
     ports, cards = machine.entries(machine.infiniband(root)), machine.entries(machine.network(root))
@@ -46,12 +48,6 @@ def locality(root: Path = ROOT, chosen: str = os.environ.get("UCX_NET_DEVICES", 
     names = {name.partition(":")[0] for name in chosen.split(",")} & nics.keys()
     used = {name: nics[name] for name in nics if name in names or not names}
     return {"domains": domains, "NIC": placed(used), "GPU": placed(gpus)}
-
-
-def _near(device: Path, domains: Mapping[str, str]) -> str | None:
-    """Return the cores that are near a PCI device; None: unknown."""
-    cores = machine.text(device / "local_cpulist")
-    return cores if set() < core_numbers(cores) < core_numbers(",".join(domains.values())) else None
 
 
 def core_numbers(listed: str) -> set[int]:

@@ -4,8 +4,6 @@ Loading the library identifies it; starting it may end the process. SIGUSR1 requ
 running case. SIGINT, SIGTERM and SIGHUP end a rank, and thereby the job.
 """
 
-from __future__ import annotations
-
 import atexit
 import faulthandler
 import os

@@ -136,7 +136,13 @@ def main(plan: Plan, command: Sequence[str]) -> int:
     except SetUpError as error:
         print(f"hpcdl: testbed: {error}", file=sys.stderr)
         return 1
-    environment = _environment()
+    environment = {
+        **os.environ,
+        **launcher_settings(FOLDER / "bin/ssh", FOLDER / "hosts.mpich", FOLDER / "hosts.openmpi"),
+        "PATH": os.pathsep.join([f"{FOLDER}/bin", command_path()]),
+        # launchers name folders by host and process number, which other testbeds have too
+        "TMPDIR": str(FOLDER / "temporary"),
+    }
     # Python ignores the first two, and this process the third; the command must not inherit that
     unignored = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1]
     # posix_spawnp searches this process's PATH, not the one it passes on
@@ -151,16 +157,6 @@ def main(plan: Plan, command: Sequence[str]) -> int:
         if ended == process:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-
-
-def _environment() -> dict[str, str]:
-    return {
-        **os.environ,
-        **launcher_settings(FOLDER / "bin/ssh", FOLDER / "hosts.mpich", FOLDER / "hosts.openmpi"),
-        "PATH": os.pathsep.join([f"{FOLDER}/bin", command_path()]),
-        # launchers name folders by host and process number, which other testbeds have too
-        "TMPDIR": str(FOLDER / "temporary"),
-    }
 
 
 def _files(plan: Plan) -> None:

@@ -146,10 +146,6 @@ ERROR: Final = {"median": float, "worst": float, "covered": float, "of": int}
 """Keys of an error table and their types."""
 
 
-class NetworkFileError(Exception):
-    """A network file is invalid; one line that names file and key."""
-
-
 def format_network(estimate: NetworkEstimate) -> str:
     """Return the text of a file for :func:`load_network`."""
     network, certainty = estimate.network, estimate.certainty
@@ -187,13 +183,13 @@ def format_network(estimate: NetworkEstimate) -> str:
 
 
 def load_network(path: Path) -> NetworkEstimate:
-    """Read a network with the limits of its fit. Raises NetworkFileError for an unreadable or invalid file."""
+    """Read a network with the limits of its fit. Raises ValueError, one line that names file and key."""
     place = ""
     try:
         tables, place = read_toml(path), f"{path}: "
         return _network(tables, path)
     except ValueError as error:
-        raise NetworkFileError(f"{place}{error}") from None
+        raise ValueError(f"{place}{error}") from None
 
 
 def _network(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:

@@ -22,10 +22,10 @@ from hpcdl.cases.keys.key import MAX_RANKS
 from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
-from hpcdl.exit_codes import UsageError
+from hpcdl.exit_codes import UsageError, refused
 from hpcdl.fabric.network import MACHINES, NETWORKS
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
-from hpcdl.prediction.network_file import NetworkEstimate, NetworkFileError, load_network
+from hpcdl.prediction.network_file import NetworkEstimate, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
     MeasuredProgram,
@@ -112,10 +112,8 @@ def predict(
         if estimate.network.is_one_host:
             name = estimate.network.name
             raise UsageError(f"--ranks-per-host: {name} describes one host, without links between hosts")
-        try:
+        with refused("--ranks-per-host: "):
             estimate = replace(estimate, network=estimate.network.on(ranks_per_host))
-        except ValueError as error:
-            raise UsageError(f"--ranks-per-host: {error}") from None
     runs = [source.run for source in (cases, fitted_to) if source.run]
     times = partial(_times, list(map(Recorded, runs)))
     every = (*fitted_to.every, *cases.every)
@@ -240,10 +238,8 @@ def _network(name: str) -> tuple[NetworkEstimate, Source]:
     if not path.exists():
         raise UsageError(f"--network: unknown {name!r}, not a file or run either{other}")
     if path.suffix == ".toml":
-        try:
+        with refused("--network "):
             return load_network(path), Source()
-        except NetworkFileError as error:
-            raise UsageError(f"--network {error}") from None
     run, measured = _read(path)
     kept, notes = with_own_cores(measured)
     try:

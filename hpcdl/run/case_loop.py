@@ -35,7 +35,13 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
     Rank 0 writes one file per finished case into ``folder``/parts, and at the end ``run.h5`` and ``report.md``.
     Raises UsageError if the job cannot run the suite, CaseFailedError if a case failed on this rank alone.
     """
-    _check_ranks(suite.cases, mpi.comm.size)
+    largest = max(suite.cases, key=lambda case: case.processes)
+    if largest.processes > mpi.comm.size:
+        alone = f"; {advice(os.environ)}" if mpi.comm.size == 1 else ""
+        raise UsageError(
+            f"case {largest.name!r} needs {largest.processes} ranks and this job has {mpi.comm.size}; start more "
+            f"ranks, or choose cases with --case or --set case.ranks=...{alone}"
+        )
     status = status_folder() if mpi.comm.rank == 0 else None
     watchdog = Watchdog(mpi.comm.rank, status and status / HEARTBEAT)
     job = Job(mpi)
@@ -71,17 +77,6 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
     failed = _finish(job, run_folder)
     job.world.sleeping_barrier()
     return FAILED if job.from_first(failed) else OK
-
-
-def _check_ranks(cases: Sequence[Case], ranks: int) -> None:
-    """Raise UsageError if a case needs more ranks than the job has."""
-    largest = max(cases, key=lambda case: case.processes)
-    if largest.processes > ranks:
-        alone = f"; {advice(os.environ)}" if ranks == 1 else ""
-        raise UsageError(
-            f"case {largest.name!r} needs {largest.processes} ranks and this job has {ranks}; start more ranks, "
-            f"or choose cases with --case or --set case.ranks=...{alone}"
-        )
 
 
 def _cases_to_run(suite: Suite, run_folder: RunFolder, hosts: Sequence[tuple[str, str]]) -> list[int]:
@@ -127,8 +122,8 @@ def _run_case(
     try:
         result, mine, usage = ({}, list[bytes](), None) if comm is None else _run_here(case, job, comm)
     except BaseException as error:
-        details = "".join(traceback.format_exception(error))
-        failure = Failure(case.name, failed_cases.describe(error), job.world.rank, details)
+        line = " ".join(f"{type(error).__name__}: {error}".split())
+        failure = Failure(case.name, line, job.world.rank, "".join(traceback.format_exception(error)))
         failed_cases.record(part, failure)
         if not isinstance(error, Exception):  # KeyboardInterrupt ends the job, not only the case
             raise

@@ -41,11 +41,6 @@ class Failure:
         return f"{self.case}: {'' if self.rank is None else f'rank {self.rank}: '}{self.error}"
 
 
-def describe(error: BaseException) -> str:
-    """Return an exception in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
 def _record_path(part: Path, suffix: str) -> Path:
     """Return the path of a record, without the number of the case, which changes with the suite."""
     return part.with_name(part.stem.rpartition("-")[2] + suffix)
@@ -119,12 +114,3 @@ def blame(parts: Path, command: str, rank: int, failed_before: Collection[str]) 
 def _write(path: Path, failure: Failure) -> None:
     with files.atomic_write(path) as temporary:
         temporary.write_text(json.dumps(asdict(failure)), encoding="utf-8")
-
-
-def any_since(parts: Path, begin_ns: int) -> bool:
-    """Return True if a rank has recorded a failure after ``begin_ns`` (ns since 1970)."""
-    for path in parts.glob("*.failed"):
-        with suppress(OSError):
-            if path.stat().st_mtime_ns > begin_ns:
-                return True
-    return False

@@ -134,7 +134,7 @@ def run_job(
                 supervise(
                     launcher,
                     lambda: (processes.watch(), *modified(alive, status)),
-                    lambda: status.exists() or failed_cases.any_since(parts, begin),
+                    lambda: status.exists() or max(modified(*parts.glob("*.failed")), default=0) > begin,
                     processes.forget,
                 )
             except KeyboardInterrupt:

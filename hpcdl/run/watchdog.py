@@ -76,11 +76,8 @@ _FABRIC: Final = str(Path(fabric_mpi.__file__).parent)
 
 def waits(mpi: Mpi) -> list[Wait]:
     """Return the wait of each program of this rank, the main one first; may be called from a second thread."""
-    described = []
-    for task, frames in sorted(_programs(mpi), key=lambda program: program[0].number):
-        name = f"started program {task.number}" if task.number else "main program"
-        described.append(_described(name, frames, mpi))
-    return described
+    programs = sorted(_programs(mpi), key=lambda program: program[0].number)
+    return [_described(task.number, frames, mpi) for task, frames in programs]
 
 
 def _programs(mpi: Mpi) -> Iterator[tuple[AnyTask, list[FrameType]]]:
@@ -119,8 +116,8 @@ def _suspended(awaited: object) -> Iterator[FrameType]:
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
 
 
-def _described(name: str, frames: list[FrameType], mpi: Mpi) -> Wait:
-    place = ""
+def _described(number: int, frames: list[FrameType], mpi: Mpi) -> Wait:
+    name, place = f"started program {number}" if number else "main program", ""
     for frame in frames:
         code = frame.f_code
         if code in _COMPUTING:

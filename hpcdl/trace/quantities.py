@@ -5,8 +5,6 @@ them, as is the JSON Schema. A new quantity is one line here: a kind of case rec
 it, by its name, and tables show it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -8,6 +8,7 @@ JSON, their JSON Schema and their description, and columns of tables are made of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, overload
 
 from hpcdl.trace.files import JsonObject
@@ -28,39 +29,33 @@ class HasValues(Protocol):
     """By the name of the quantity; a missing one has its default."""
 
 
+@dataclass(eq=False)
 class Quantity(Generic[T]):
     """A number, word or flag about a case. One without a meaning is described together with the one before."""
 
-    name: str
+    words: InitVar[str]
+    """Its types."""
+    default: T
+    meaning: str = ""
+    heading: str = ""
+    """Short name, as in the header of a table."""
+    _: KW_ONLY
+    unit: Unit = ""
+    choices: Sequence[str] = ()
+    """Words that are valid; empty: any."""
+    per_launch: bool = False
+    """True: each launch of a case records it, and the record of the case has the median."""
+    seeded: bool = False
+    """True: it depends on the seed, so that one seed decides nothing."""
+    better: Better = ""
+    """Which of two values is the better one; empty: neither."""
+    name: str = field(init=False)
+    types: tuple[str, ...] = field(init=False)
+    """Of JSON."""
 
-    def __init__(
-        self,
-        types: str,
-        default: T,
-        meaning: str = "",
-        heading: str = "",
-        *,
-        unit: Unit = "",
-        choices: Sequence[str] = (),
-        per_launch: bool = False,
-        seeded: bool = False,
-        better: Better = "",
-    ) -> None:
-        self.types: Final = tuple(types.split())
-        """Of JSON."""
-        self.default: Final = default
-        self.meaning: Final = meaning
-        self.heading: Final = heading
-        """Short name, as in the header of a table."""
-        self.unit: Final = unit
-        self.choices: Final = choices
-        """Words that are valid; empty: any."""
-        self.per_launch: Final = per_launch
-        """True: each launch of a case records it, and the record of the case has the median."""
-        self.seeded: Final = seeded
-        """True: it depends on the seed, so that one seed decides nothing."""
-        self.better: Final = better or BETTER[unit]
-        """Which of two values is the better one; empty: neither."""
+    def __post_init__(self, words: str) -> None:
+        self.types = tuple(words.split())
+        self.better = self.better or BETTER[self.unit]
         self.low: Quantity[T] | None = None
         self.high: Quantity[T] | None = None
         """Bounds of its 95 % interval."""
@@ -107,14 +102,14 @@ class Quantity(Generic[T]):
             raise ValueError(f"field {self.name!r}: {value!a:.40} is not one of {[*self.choices, None]}")
 
 
-def text(meaning: str = "", heading: str = "", *, choices: Sequence[str] = ()) -> Quantity[str | None]:
-    """Declare a word or a sentence."""
-    return Quantity("string null", None, meaning, heading, choices=choices)
+def text(*described: str, **more: Any) -> Quantity[str | None]:
+    """Declare a word or a sentence; arguments are those of :class:`Quantity` after its default, here and below."""
+    return Quantity("string null", None, *described, **more)
 
 
-def count(meaning: str = "", heading: str = "", *, unit: Unit = "") -> Quantity[int | None]:
+def count(*described: str, **more: Any) -> Quantity[int | None]:
     """Declare a whole number."""
-    return Quantity("integer null", None, meaning, heading, unit=unit)
+    return Quantity("integer null", None, *described, **more)
 
 
 def known_count(meaning: str = "") -> Quantity[int]:
@@ -122,29 +117,19 @@ def known_count(meaning: str = "") -> Quantity[int]:
     return Quantity("integer null", 0, meaning)
 
 
-def number(
-    meaning: str = "",
-    heading: str = "",
-    *,
-    unit: Unit = "",
-    per_launch: bool = False,
-    seeded: bool = False,
-    better: Better = "",
-) -> Quantity[float | None]:
+def number(*described: str, **more: Any) -> Quantity[float | None]:
     """Declare a number."""
-    return Quantity(
-        "number null", None, meaning, heading, unit=unit, per_launch=per_launch, seeded=seeded, better=better
-    )
+    return Quantity("number null", None, *described, **more)
 
 
-def seconds(meaning: str = "", heading: str = "", *, per_launch: bool = False) -> Quantity[float | None]:
+def seconds(*described: str, **more: Any) -> Quantity[float | None]:
     """Declare a time."""
-    return Quantity("number null", None, meaning, heading, unit="s", per_launch=per_launch)
+    return number(*described, unit="s", **more)
 
 
-def flag(meaning: str = "", heading: str = "") -> Quantity[bool | None]:
+def flag(meaning: str = "") -> Quantity[bool | None]:
     """Declare a property that a case has or has not."""
-    return Quantity("boolean null", None, meaning, heading)
+    return Quantity("boolean null", None, meaning)
 
 
 def declared(chapter: type) -> list[Quantity[Any]]:

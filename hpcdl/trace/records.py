@@ -8,8 +8,6 @@ case are multiples of a power of ten, at most a thousandth of its median step, a
 residuals have three digits.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 from pathlib import Path

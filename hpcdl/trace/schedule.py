@@ -7,7 +7,7 @@ If it began later than they ended, it also requires the event that ended last be
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -56,13 +56,11 @@ def write_goal(path: Path, selection: Selection) -> int:
 
 def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
     """Return the numbers of the steps in which no rank has one of the events, ascending."""
-    used: set[int] = set()
-    for rank, rows in steps.sort_values("begin").groupby("rank"):
-        begins = events.loc[events["rank"] == rank, "begin"]
-        index = rows["begin"].searchsorted(begins, "right") - 1
-        inside = (index >= 0) & (begins.to_numpy() < rows["end"].to_numpy()[index])
-        used |= {*rows["step"].to_numpy()[index[inside]].tolist()}
-    return sorted({*steps["step"].tolist()} - used)
+    import pandas as pd
+
+    begins = events[["rank", "begin"]].sort_values("begin")
+    last = pd.merge_asof(begins, steps.sort_values("begin"), on="begin", by="rank")  # step that began before
+    return sorted({*steps["step"].tolist()} - {*last.loc[last["begin"] < last["end"], "step"].tolist()})
 
 
 def _longest_range(numbers: list[int]) -> str:
@@ -126,33 +124,31 @@ class _Dependencies:
 
     def __init__(self, left: Counter[int]) -> None:
         self._left = left
-        self._last: tuple[int, int] | None = (
-            None  # end and row of the event that ended last before the current one
-        )
-        self._running: list[tuple[int, int]] = []  # end and row of events that have not ended
-        self._open: dict[
-            int, list[tuple[int, int]]
-        ] = {}  # task: its events that no later one of the task requires
-        self._before: dict[
-            int, tuple[int, set[int]]
-        ] = {}  # task: begin of its event before, and what that requires
+        self._last = (0, -1)
+        """End and row of the event that ended last before the current one; the row -1: none."""
+        self._running: list[tuple[int, int]] = []
+        """End and row of events that have not ended."""
+        self._open = defaultdict[int, list[tuple[int, int]]](list)
+        """By task: its events that no later one of the task requires."""
+        self._before: dict[int, tuple[int, set[int]]] = {}
+        """By task: begin of its event before, and what that requires."""
 
     def of(self, row: int, task: int, begin: int, end: int) -> set[int]:
         """Return the rows that an event requires."""
         ended = [event for event in self._running if event[0] <= begin]
         self._running = [event for event in self._running if event[0] > begin]
-        self._last = max([*ended, self._last] if self._last else ended, default=None)
+        self._last = max([*ended, self._last])
         if task in self._before and self._before[task][0] == begin:  # both ends of an exchange
             required = self._before[task][1]
         else:
-            own = [event for event in self._open.get(task, []) if event[0] <= begin]
+            own = [event for event in self._open[task] if event[0] <= begin]
             required = {before for _, before in own}
-            self._open[task] = [event for event in self._open.get(task, []) if event[0] > begin]
-            if self._last and self._last[0] > max(own, default=(-1, 0))[0]:
+            self._open[task] = [event for event in self._open[task] if event[0] > begin]
+            if self._last[0] > max(own, default=(-1, 0))[0]:
                 required |= {self._last[1], *(self._joined(task, begin) if own else ())}
         self._before[task] = begin, required
         self._left[task] -= 1
-        self._open.setdefault(task, []).append((end, row))
+        self._open[task].append((end, row))
         self._running.append((end, row))
         return required
 
@@ -167,4 +163,4 @@ class _Dependencies:
 
     def gap(self, begin: int) -> int:
         """Return the time for which no event had run when one began at ``begin`` (ns)."""
-        return max(begin - self._last[0] if self._last else begin, 0)
+        return max(begin - self._last[0], 0)

@@ -59,7 +59,6 @@ def test_a_ring_of_16384_ranks():
 
 def test_unequal_hosts_are_all_simulated():
     for network in [
-        replace(NETWORK, slow={3: 0.5}),
         replace(NETWORK, topology=Torus(sides=[8])),
         replace(NETWORK, hosts=(0, 1, 0)),
         NETWORK.on(3),

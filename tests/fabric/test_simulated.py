@@ -3,7 +3,6 @@
 import random
 import tracemalloc
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -32,21 +31,6 @@ def test_ranks_of_one_host_share_its_port_to_the_network():
     assert seconds(4, across, NETWORK.on(2)) == close(2 * MESSAGE)
     assert seconds(4, across, NETWORK.on(1)) == close(MESSAGE)
     assert seconds(4, within, NETWORK.on(4)) == close(ALPHA / 10 + SIZE * BETA / 100)
-
-
-def test_a_slow_host_has_slow_ports_both_ways_and_nothing_else():
-    """Host 1 at half the bandwidth: latencies stay, and so does what its ranks say to each other."""
-
-    async def message(comm, source, dest):
-        if comm.rank == source:
-            await comm.send(buffer(), dest)
-        elif comm.rank == dest:
-            await comm.recv(buffer(), source)
-
-    network = replace(NETWORK.on(2), slow={1: 0.5})
-    times = [seconds(6, partial(message, source=s, dest=d), network) for s, d in ((0, 2), (3, 5), (0, 4), (2, 3))]
-    slow = ALPHA + 2 * SIZE * BETA
-    assert times == [close(slow), close(slow), close(MESSAGE), close(ALPHA / 10 + SIZE * BETA / 100)]
 
 
 def test_ranks_are_where_the_network_says():

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any, Final
 
@@ -103,15 +104,10 @@ class ComputeTimes:
 
         Updates that were not measured follow from measured ones, in proportion to the parameters.
         """
-        parameters = []
-        for layer in layers:
-            parameters.append(volumes([layer], shape, 1).parameters)
-            shape = layer.output(shape)
-        whole = self._update_seconds
-        shares = {
-            f"update {layer.name}": whole * own / max(1, sum(parameters))
-            for layer, own in zip(layers, parameters, strict=True)
-        }
+        parameters = dict.fromkeys((layer.name for layer in layers), 0)
+        parameters |= {name: sizes.parameters for name, _, sizes in by_layer(layers, shape, 1)}
+        whole, everything = self._update_seconds, max(1, sum(parameters.values()))
+        shares = {f"update {name}": whole * own / everything for name, own in parameters.items()}
         updates = {"update": whole, **shares} if self.per_call else {}
         return replace(self, per_call={"evaluation": 0.0, **updates, **self.per_call})
 
@@ -122,9 +118,8 @@ class ComputeTimes:
         calls, stages = self.per_call, list[ComputeTimes]()
         for part in parts:
             update = sum(calls.get(f"update {layer.name}", 0.0) for layer in layers[part])
-            others = {f"{way} {layer.name}" for way in ("forward", "backward") for layer in layers}
-            others -= {f"{way} {layer.name}" for way in ("forward", "backward") for layer in layers[part]}
-            own = {label: seconds for label, seconds in self.per_image.items() if label not in others}
+            others = {layer.name for layer in layers} - {layer.name for layer in layers[part]}
+            own = {label: time for label, time in self.per_image.items() if label.partition(" ")[2] not in others}
             stages.append(replace(self, per_image=own, per_call={**calls, "update": update}))
         return tuple(stages)
 
@@ -226,8 +221,7 @@ class Recorded:
     """Times of recorded cases, for any case and number of ranks; each is read once."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self._read: dict[int, ComputeTimes | None] = {}
+        self._run, self._medians = run, cache(partial(_medians, run))
 
     def __call__(self, like: Mapping[str, Any], ranks: int) -> ComputeTimes:
         """Return the times of a case with the model and the :data:`PLACE` of ``like``, its strategy if possible.
@@ -238,13 +232,8 @@ class Recorded:
         cases = self._run.described
 
         def distance(index: int) -> tuple[bool, bool, int]:
-            measured = int(cases[index].get("ranks") or 1)
-            below = measured < ranks
-            return (
-                cases[index].get("training") != like.get("training"),
-                not below,
-                -measured if below else measured,
-            )
+            measured, other = int(cases[index].get("ranks") or 1), cases[index].get("training")
+            return other != like.get("training"), measured >= ranks, abs(measured - ranks)
 
         fit = [
             index
@@ -253,9 +242,7 @@ class Recorded:
             and all(cases[index].get(name) == like.get(name) for name in PLACE)
         ]
         for index in sorted(fit, key=distance):
-            if index not in self._read:
-                self._read[index] = _medians(self._run, index)
-            if (times := self._read[index]) is not None:
+            if (times := self._medians(index)) is not None:
                 return times
         raise ValueError(f"{self._run.path} has no measured training of {like['model']!r} with events")
 
@@ -323,41 +310,24 @@ def times_of_ranks(
     """
     shares = [(high - low) / images for low, high in pairwise(bounds(images, len(divisions)))]
     passes = 1 if EXCHANGES[exchange] is None else len(divisions)
-    weights = _weights(divisions, shares)
-    parameters = {
-        name: sizes.parameters for name, _, sizes in by_layer(layers, divisions[0].parts[0].takes.shape, 1)
-    }
-    return tuple(
-        _of_rank(whole, parameters, division, factors, share, passes)
-        for division, factors, share in zip(divisions, weights, shares, strict=True)
-    )
-
-
-def _of_rank(
-    whole: ComputeTimes,
-    parameters: Mapping[str, int],
-    division: Division,
-    factors: Sequence[float],
-    share: float,
-    passes: int,
-) -> ComputeTimes:
-    times, calls = whole.per_image, whole.per_call
-    first = division.parts[0]
-    reads = share if first.takes.by_images else math.prod(division.shapes[0]) / math.prod(first.takes.shape)
-    loss = times.get("loss", 0.0) * share / (passes if division.passes_end == len(division.parts) else 1)
-    per_image = {INPUT: times.get(INPUT, 0.0) * reads, "loss": loss}
-    updates = {}
-    for number, (part, shape, name) in enumerate(
-        zip(division.parts, division.shapes, division.layers, strict=True)
-    ):
-        factor = factors[number] / (passes if division.first_split <= number < division.passes_end else 1)
-        for direction in ("forward", "backward"):
-            per_image[f"{direction} {part.name}"] = times.get(f"{direction} {name}", 0.0) * factor
-        own = volumes([part.layer], shape, 1).parameters
-        updates[f"update {part.name}"] = calls.get(f"update {name}", 0.0) * own / parameters.get(name, 1)
+    takes, times, calls, of_ranks = divisions[0].parts[0].takes, whole.per_image, whole.per_call, []
+    parameters = {name: sizes.parameters for name, _, sizes in by_layer(layers, takes.shape, 1)}
     everything = max(1, sum(parameters.values()))
-    updates["update"] = calls.get("update", 0.0) * division.parameters / everything
-    return replace(whole, per_image=per_image, per_call={**calls, **updates})
+    for division, factors, share in zip(divisions, _weights(divisions, shares), shares, strict=True):
+        first = division.parts[0]
+        reads = share if first.takes.by_images else math.prod(division.shapes[0]) / math.prod(first.takes.shape)
+        loss = times.get("loss", 0.0) * share / (passes if division.passes_end == len(division.parts) else 1)
+        per_image = {INPUT: times.get(INPUT, 0.0) * reads, "loss": loss}
+        updates = {"update": calls.get("update", 0.0) * division.parameters / everything}
+        parts = zip(division.parts, division.shapes, division.layers, factors, strict=True)
+        for number, (part, shape, name, whole_factor) in enumerate(parts):
+            factor = whole_factor / (passes if division.first_split <= number < division.passes_end else 1)
+            for direction in ("forward", "backward"):
+                per_image[f"{direction} {part.name}"] = times.get(f"{direction} {name}", 0.0) * factor
+            own = volumes([part.layer], shape, 1).parameters
+            updates[f"update {part.name}"] = calls.get(f"update {name}", 0.0) * own / parameters.get(name, 1)
+        of_ranks.append(replace(whole, per_image=per_image, per_call={**calls, **updates}))
+    return tuple(of_ranks)
 
 
 def _weights(divisions: Sequence[Division], shares: Sequence[float]) -> list[list[float]]:

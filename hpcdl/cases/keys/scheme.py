@@ -22,22 +22,15 @@ from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.session import Session
 
 
-async def compression_fields(
-    comm: Comm,
-    compressed: Compressed | None,
-    journal: Journal,
-    sent_bytes: int,
-    warmup: int,
-    *,
-    among_activations: bool = False,
-) -> dict[str, Scalar]:
+async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warmup: int) -> dict[str, Scalar]:
     """Return the record's fields of the compression; empty without one. Collective.
 
     ``sent_bytes``: sent by this rank in all steps. ``warmup``: first steps whose times are not counted.
-    ``among_activations``: ranks send activations, too.
     """
+    compressed, journal = session.compressed, session.journal
     if compressed is None:
         return {}
     comm = await comm.survivors()
@@ -47,20 +40,18 @@ async def compression_fields(
         return {}  # rank 0's fields are recorded
     first = max(0, min(warmup + compressed.plan.settings.warmup_steps, journal.steps - 1))
     bits = compressed.messages.bits_per_entry() if compressed.messages else None
+    whole, saved, dense = sent.tolist()
+    if compressed.exchanges:
+        # ranks of a model group send activations, too
+        ratio = _ratio(compressed, comm.size, whole, among_activations=session.group is not None)
+    else:  # bytes of dense messages by bytes sent, without those of the first steps
+        ratio = (whole - dense + saved) / (whole - dense) if whole > dense else None
     return {
         "residual_bytes": compressed.memory_bytes,
         **(dict(zip(("bits_per_entry", "entropy_bits_per_entry"), bits, strict=True)) if bits else {}),
-        "compression_ratio": _ratio_of_messages(*map(float, sent))
-        if not compressed.exchanges
-        else _ratio(compressed, comm.size, float(sent[0]), among_activations=among_activations),
+        "compression_ratio": ratio,
         **{f"{label}_seconds": _seconds(journal, label, first) for label in ("encode", "decode")},
     }
-
-
-def _ratio_of_messages(sent: float, saved: float, warmup: float) -> float | None:
-    """Return bytes of dense messages by bytes sent, of all ranks, without those of the first steps."""
-    counted = sent - warmup
-    return (counted + saved) / counted if counted > 0 else None
 
 
 def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations: bool) -> float | None:

@@ -72,8 +72,5 @@ def balanced(
     seconds = [
         of.seconds(f"forward {layer.name}", 1) + of.seconds(f"backward {layer.name}", 1) for layer in layers
     ]
-    outputs = []
-    for layer in layers:
-        shape = layer.output(shape)
-        outputs.append(math.prod(shape))
-    return partition(seconds, stages, outputs)
+    _, *shapes = accumulate(layers, lambda shape, layer: layer.output(shape), initial=shape)
+    return partition(seconds, stages, [*map(math.prod, shapes)])

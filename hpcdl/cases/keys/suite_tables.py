@@ -4,7 +4,7 @@ import itertools
 import math
 import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass
+from dataclasses import Field, dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -198,11 +198,3 @@ def _spread(value: Any, field: Field[Any] | None) -> list[Any]:
         {**value, **dict(zip(lists, combination, strict=True))}
         for combination in itertools.product(*lists.values())
     ]
-
-
-def check_complete(kind: str, spec: type, values: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError for an unknown key, and for one that is missing."""
-    check_keys(values, [*keys(Common), *keys(spec), "full"], where)
-    for name, field in keys(spec).items():
-        if name not in values and field.default is MISSING:
-            raise ValueError(f"{where}: {name}: a {kind} case needs it")

@@ -5,14 +5,12 @@ from time import perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.task import join
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
 
-Bytes = npt.NDArray[np.uint8]
 VICTIM_BYTES: Final = 8
 """Of the allreduce that bulk traffic disturbs: latency counts (Chunduri et al. 2019, GPCNeT)."""
 
@@ -67,7 +65,7 @@ async def message_rate(
             await join([comm.start(comm.send(message, peer)) for message in messages])
             await comm.recv(answer, peer)
         else:
-            await join([comm.start(_receive(comm, message, peer)) for message in messages])
+            await join([comm.start(comm.recv(message, peer)) for message in messages])
             await comm.send(answer, peer)
         spans.append((begin, perf_counter_ns()))
     if size and not sends:
@@ -137,17 +135,13 @@ async def _disturb(comm: Comm, group: Comm, size: int) -> int:
         await group.exchange(outgoing, peer, incoming, peer)
         count = 1
     await comm.send(flag, 0)
-    end = comm.start(_receive(comm, flag, 0), shared_tags=True)
+    end = comm.start(comm.recv(flag, 0), shared_tags=True)
     while peer is not None and not (outgoing[0] or incoming[0]):
         outgoing[0] = end.done
         await group.exchange(outgoing, peer, incoming, peer)
         count += 1
     await end
     return count
-
-
-async def _receive(comm: Comm, buffer: Bytes, source: int) -> None:
-    await comm.recv(buffer, source)
 
 
 async def agreed(comm: Comm, correct: bool) -> dict[str, Scalar]:

@@ -1,8 +1,7 @@
 """Costs of the arithmetic in an exchange: encoders, decoders and sums, measured on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import iadd
 from statistics import median
@@ -31,15 +30,11 @@ CALLS: Final = 6
 """Exchanges; the first compiles kernels, and the median of the others counts."""
 
 
+@dataclass(eq=False)
 class _Timed(Wrapper[Any]):
     """A communicator that measures the arithmetic between messages."""
 
-    def __init__(self, comm: Comm, spent: dict[str, list[float]]) -> None:
-        super().__init__(comm)
-        self._spent = spent
-
-    def _wrap(self, comm: Any) -> Comm:
-        return _Timed(comm, self._spent)
+    _spent: dict[str, list[float]]
 
     async def apply(self, label: str, work: Callable[[], Any], touched_bytes: int) -> Any:
         def measured() -> Any:

@@ -72,11 +72,15 @@ class Operation:
     def _vector(self) -> Array:
         return phantom(self.length, self.dtype)
 
+    @property
+    def _costed(self) -> tuple[Any, int, int, Mapping[str, Any]]:
+        """Arguments of the formulas of :mod:`hpcdl.aggregation.parts.cost`."""
+        return self.function.func, self.ranks, self._vector.nbytes, self.function.keywords
+
     def check(self, network: Network, *, traced: bool = False) -> None:
         """Raise ValueError if the simulation has too many messages, or if ``traced`` too many events."""
-        arguments = (self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
         try:
-            cost.check_messages(*arguments, most=MAX_TRACED if traced else cost.MAX_MESSAGES)
+            cost.check_messages(*self._costed, most=MAX_TRACED if traced else cost.MAX_MESSAGES)
         except ValueError:
             if traced or self._by_symmetry(network) is None:
                 raise
@@ -88,9 +92,11 @@ class Operation:
         """
         if events is None and (outcome := self._by_symmetry(network)) is not None:
             world, ends = outcome
-            sent = max(world.messages), self._bytes(world)
-            return Simulation(world.now, *sent, len(world.simulated), ends)
-        cost.check_messages(self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
+            # by the scheme's formula if parts have different lengths
+            stated = cost.volume("Bytes", *self._costed) if self.length % self.ranks else None
+            sent = max(world.bytes) if stated is None else round(stated / self.ranks)
+            return Simulation(world.now, max(world.messages), sent, len(world.simulated), ends)
+        cost.check_messages(*self._costed)
         world, ends = self._run(network, events=events)
         over = world.flows.global_bytes if world.flows is not None else None
         return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, ends, over)
@@ -104,12 +110,6 @@ class Operation:
         world = simulated(self.ranks, network, shifts=grid, events=events)
         ended = world.run(self)
         return world, tuple(map(max, zip(*ended, strict=True))) if self.beside else ()
-
-    def _bytes(self, world: World) -> int:
-        """Return the bytes that a rank sends, by the scheme's formula if parts have different lengths."""
-        arguments = (self.function.func, self.ranks, self._vector.nbytes, self.function.keywords)
-        stated = cost.volume("Bytes", *arguments) if self.length % self.ranks else None
-        return max(world.bytes) if stated is None else round(stated / self.ranks)
 
 
 def by_symmetry(

@@ -12,6 +12,8 @@ from hpcdl.fabric.comm import Comm, Counters
 from hpcdl.trace.recorder import Recorder, Scalar
 from hpcdl.training.parts.journal import Journal
 
+Training = Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]]
+
 
 class Score(NamedTuple):
     """Result of one training of a trial; the lower the better."""
@@ -25,27 +27,18 @@ class Score(NamedTuple):
     images: int
 
 
-class Tuned(NamedTuple):
-    """Result of a search."""
-
-    settings: Mapping[tuple[str, str], float]
-    """Those of the best trial; empty: the case's own."""
-    images: int
-    """Training images of all trials."""
-
-
 REPEATED: Final = (1_000_001, 1_000_002)
 """Seeds of the repetitions: none of a case's own."""
 
-_SEARCHES: Final[dict[str, Tuned]] = {}
-"""Results by the settings of a search: cases that differ in seed, straggler or network share one."""
+_SEARCHES: Final[dict[str, tuple[Mapping[tuple[str, str], float], int]]] = {}
+"""Settings of the best trial, empty for the case's own, and images of all trials, by the settings of a search.
+
+Cases that differ in seed, straggler or network share one.
+"""
 
 
 async def tuned(
-    spec: TrainSpec,
-    tuning: Tuning,
-    program: Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]],
-    comm: Comm,
+    spec: TrainSpec, tuning: Tuning, program: Training, comm: Comm
 ) -> tuple[TrainSpec, dict[str, Scalar]]:
     """Return ``spec`` with the settings of the best trial, and fields of the record.
 
@@ -79,11 +72,11 @@ async def tuned(
             scores[number] += [await _trial(trial, program, comm) for trial in again]
         images = sum(score.images for each in scores for score in each)
         first = min(best, key=lambda number: _together(scores[number]))
-        _SEARCHES[key] = Tuned([{}, *tuning.points()][first], images)
-    search = _SEARCHES[key]
-    words = ", ".join(f"{name}={value:.4g}" for (_, name), value in search.settings.items())
-    record: dict[str, Scalar] = {"tuned": words or "as given", "tuning_images": search.images}
-    return replace(changed(spec, search.settings), tune=None), record
+        _SEARCHES[key] = [{}, *tuning.points()][first], images
+    best_settings, all_images = _SEARCHES[key]
+    words = ", ".join(f"{name}={value:.4g}" for (_, name), value in best_settings.items())
+    record: dict[str, Scalar] = {"tuned": words or "as given", "tuning_images": all_images}
+    return replace(changed(spec, best_settings), tune=None), record
 
 
 def changed(spec: TrainSpec, settings: Mapping[tuple[str, str], float]) -> TrainSpec:
@@ -98,11 +91,7 @@ def changed(spec: TrainSpec, settings: Mapping[tuple[str, str], float]) -> Train
     return replace(spec, **values)
 
 
-async def _trial(
-    spec: TrainSpec,
-    program: Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]],
-    comm: Comm,
-) -> Score:
+async def _trial(spec: TrainSpec, program: Training, comm: Comm) -> Score:
     recorder = Recorder(events=False)
     await program(spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)))(comm)
     rows = zip(*(rank.evaluations for rank in recorder.virtual), strict=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import product
+from itertools import accumulate, product
 from typing import Any, Final
 
 import numpy as np
@@ -30,20 +30,17 @@ IMAGES: Final = 2
 
 def layout(shapes: Sequence[Shape], **fields: Any) -> Layout:
     """Return the layout of a gradient with tensors of ``shapes``, one after the other."""
-    tensors, offset = list[Tensor](), 0
-    for number, shape in enumerate(shapes):
-        tensors.append(Tensor(f"{number}.weight", offset, shape, decay=False))
-        offset += math.prod(shape)
-    return Layout(size=offset, tensors=tensors, **fields)
+    *offsets, size = accumulate(map(math.prod, shapes), initial=0)
+    tensors = [Tensor(f"{i}.weight", offsets[i], shape, decay=False) for i, shape in enumerate(shapes)]
+    return Layout(size=size, tensors=tensors, **fields)
 
 
 def compressed(compressor: Any, span: slice, vector: Array, step: int = 0) -> tuple[Array, Array, str]:
     """Return what a rank sends and keeps of ``vector``, (span length,), and the message, as text."""
     kept, sent, kind = vector.copy(), np.zeros_like(vector), kind_of(type(compressor))
     if kind == "vectors":
-        rest, pieces = np.empty_like(vector), list[Array]()
-        for piece in compressor.rounds(span, kept, rest, step):
-            pieces.append(piece.copy())
+        rest = np.empty_like(vector)
+        pieces = [piece.copy() for piece in compressor.rounds(span, kept, rest, step)]
         _same("vectors", [(len(piece), str(piece.dtype)) for piece in pieces], compressor.lengths(span))
         return kept, rest, repr([piece.tobytes() for piece in pieces])
     if kind == "entries":

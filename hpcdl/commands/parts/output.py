@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from hpcdl.exit_codes import UsageError
+from hpcdl.exit_codes import UsageError, refused
 from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def read_accepted(path: Path) -> list[Accepted]:
 
     place = f"--accept {path}"
     accepted = []
-    try:
+    with refused():
         toml = parse_toml(read_text(path), place)
         check_keys(toml, ("accept",), place)
         tables = toml.get("accept", [])
@@ -66,8 +66,6 @@ def read_accepted(path: Path) -> list[Accepted]:
             except argparse.ArgumentTypeError as error:
                 raise UsageError(f"{where}: change: {error}") from None
             accepted.append(Accepted(**{**table, "case": spelled_now(table["case"]), "change": change}))
-    except ValueError as error:
-        raise UsageError(str(error)) from None
     return accepted
 
 
@@ -113,8 +111,7 @@ def write_records(file: Path, folders: Sequence[Path]) -> None:
         run = read_pooled(folders)
         data = packed(run)
     name_copies(run)
-    with output_path("-o", file) as path:
-        path.write_bytes(data)
+    write_output("-o", file, data)
 
 
 def check_page(output: Path | None, *suffixes: str) -> None:

@@ -9,25 +9,21 @@ from hpcdl.fabric.comm import Array
 from hpcdl.fabric.device.staged_copy import Wait
 
 
-class NoNccl(ValueError):  # noqa: N818 - named for the cause
-    """NCCL cannot be used here; one line."""
-
-
 def library() -> Any:
-    """Return CuPy's binding of NCCL. NoNccl: CuPy, NCCL or a GPU is missing."""
+    """Return CuPy's binding of NCCL. ValueError, one line: CuPy, NCCL or a GPU is missing."""
     try:
         import cupy
         from cupy.cuda import nccl
     except ImportError as error:
-        raise NoNccl(f"NCCL needs CuPy, which cannot be loaded: {error}") from None
+        raise ValueError(f"NCCL needs CuPy, which cannot be loaded: {error}") from None
     if not nccl.available:
-        raise NoNccl("NCCL is not installed: pip install nvidia-nccl-cu13, or -cu12 for a CUDA 12 driver")
+        raise ValueError("NCCL is not installed: pip install nvidia-nccl-cu13, or -cu12 for a CUDA 12 driver")
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise NoNccl(f"NCCL needs a GPU: {error}") from None
+        raise ValueError(f"NCCL needs a GPU: {error}") from None
     if not count:
-        raise NoNccl("NCCL needs a GPU, and this host has none that we may use")
+        raise ValueError("NCCL needs a GPU, and this host has none that we may use")
     return nccl
 
 

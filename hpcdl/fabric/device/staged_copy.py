@@ -50,19 +50,15 @@ class Copies(Protocol):
 
     def borrow(self) -> tuple[Words, Words]:
         """Two slots of HEADER + chunk bytes."""
-        ...
 
     def give_back(self, slots: tuple[Words, Words]) -> None:
         """Nothing reads or writes them any more."""
-        ...
 
     def to_host(self, piece: Array, words: Words) -> Wait:
         """Begin to copy a piece of a flat array out."""
-        ...
 
     def to_device(self, words: Words, piece: Array) -> Wait:
         """Begin to copy words into a piece of a flat array; the next use of the array waits for it."""
-        ...
 
 
 class Wire(Protocol):
@@ -70,27 +66,21 @@ class Wire(Protocol):
 
     def number(self, dest: int) -> int:
         """A number, 0 to NUMBERS - 1, that no other message under way to ``dest`` has; they count up."""
-        ...
 
     def is_next(self, dest: int, number: int) -> bool:
         """Return whether the first messages of all lower numbers have begun, so that none overtakes another."""
-        ...
 
     def send(self, words: Array, dest: int, tag: int) -> Wait:
         """Begin to send a first message, whose number is next."""
-        ...
 
     def receive(self, words: Array, source: int, tag: int) -> tuple[Wait, Callable[[], Status]]:
         """Begin to receive a first message; then the second tells who sent it, its tag and how many words came."""
-        ...
 
     def send_rest(self, words: Words, dest: int, number: int) -> Wait:
         """Begin to send what follows; the order counts."""
-        ...
 
     def receive_rest(self, words: Words, source: int, number: int) -> Wait:
         """Begin to receive what follows; the order counts."""
-        ...
 
 
 def send(wire: Wire, copies: Copies, buffer: Array, dest: int, tag: int) -> Flow[None]:
@@ -150,25 +140,16 @@ def both(first: Flow[T], second: Flow[U]) -> Flow[tuple[T, U]]:
     """Run two flows concurrently; return their results."""
     flows: tuple[Flow[T], Flow[U]] = (first, second)
     answers: list[Any] = [None, None]
-    waits: dict[int, Wait] = {}
-    ready = [0, 1]
-
-    def look() -> bool:
-        ready.extend(i for i, wait in waits.items() if wait())
-        return bool(ready)
-
-    while True:
-        for i in ready:
-            waits.pop(i, None)
+    waits: dict[int, Wait] = {0: _over, 1: _over}
+    while waits:
+        yield from until(lambda: any(wait() for wait in waits.values()))
+        for i in [i for i, wait in waits.items() if wait()]:
             try:
                 waits[i] = next(flows[i])
             except StopIteration as stop:
+                del waits[i]
                 answers[i] = stop.value
-        ready.clear()
-        if not waits:
-            return answers[0], answers[1]
-        if not look():
-            yield look
+    return answers[0], answers[1]
 
 
 def _over() -> bool:

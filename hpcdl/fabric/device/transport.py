@@ -204,11 +204,8 @@ def cuda_aware(maps: Path = Path("/proc/self/maps")) -> bool:
         paths = set(re.findall(r"(/\S*/libmpi\S*\.so\S*)$", maps.read_text(encoding="utf-8"), re.MULTILINE))
     except OSError:
         return False
-    for path in paths:
-        query = getattr(ctypes.CDLL(path), "MPIX_Query_cuda_support", None)
-        if query is not None and query():
-            return True
-    return False
+    queries = (getattr(ctypes.CDLL(path), "MPIX_Query_cuda_support", None) for path in paths)
+    return any(query is not None and query() for query in queries)
 
 
 def arrives_at_oneself(environment: Mapping[str, str] = os.environ) -> bool:

@@ -56,8 +56,7 @@ class Backoff:
         self.oversubscribed = ranks_per_core > 1
         """True if ranks outnumber cores."""
         self._most = MAX_AT_WORK if at_work else MAX_PAUSE_IDLE
-        self._polls = 0
-        self._pause = MIN_PAUSE
+        self.reset()
 
     def reset(self) -> None:
         """Note that an operation has completed."""

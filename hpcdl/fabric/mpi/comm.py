@@ -18,7 +18,7 @@ import numpy.typing as npt
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import ANY, INPUT, TAGS, Array, Memory, Status, check_address, check_exchange
-from hpcdl.fabric.device.staged_copy import Wait, both
+from hpcdl.fabric.device.staged_copy import Wait, both, until
 from hpcdl.fabric.device.transport import Transport, choose
 from hpcdl.fabric.mpi.backoff import Backoff, here, sleep_until
 from hpcdl.fabric.mpi.clock import compared
@@ -219,9 +219,7 @@ class MpiComm:
     @operation
     def split(self, color: int, key: int = 0) -> Generator[Wait, None, MpiComm]:
         # MPI_Comm_split blocks: enter it when all ranks have called, and progress started programs until then
-        arrived = self._main.Ibarrier()
-        if not arrived.Test():
-            yield arrived.Test
+        yield from until(self._main.Ibarrier().Test)
         part = cast("MPI.Intracomm", self._main.Split(color, key))
         places = part.group.Translate_ranks(None, self._main.group)
         return MpiComm(self._scheduler, part, self._depth + 1, [self._members[place] for place in places])

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from time import sleep
 
 from mpi4py import MPI
@@ -66,16 +67,12 @@ def depart(comm: MpiComm, code: int) -> int:
     os._exit(code)
 
 
+@dataclass(eq=False)
 class FaultTolerant(Wrapper[MpiComm]):
     """A communicator for programs that can lose a rank: operations that need a failed rank raise PeerLost."""
 
-    def __init__(self, comm: MpiComm) -> None:
-        super().__init__(comm)
-        self._acknowledged: dict[int, int] = {}
-        """Number of acknowledged failures on each channel."""
-
-    def _wrap(self, comm: MpiComm) -> FaultTolerant:
-        return FaultTolerant(comm)
+    _acknowledged: dict[int, int] = field(default_factory=dict, init=False)
+    """Number of acknowledged failures on each channel."""
 
     async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
         try:

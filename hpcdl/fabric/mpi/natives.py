@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 from hpcdl.fabric.comm import Array
 from hpcdl.fabric.device.nccl import Nccl
-from hpcdl.fabric.device.staged_copy import Wait
+from hpcdl.fabric.device.staged_copy import Wait, until
 from hpcdl.fabric.vectors import BufferPool, partition
 
 _MAX_BYTES: Final = 1 << 30
@@ -68,8 +68,8 @@ class PersistentRequests:
         request.request.Start()
         if blocking:
             request.request.Wait()
-        elif not request.request.Test():
-            yield request.request.Test
+        else:
+            yield from until(request.request.Test)
         request.active = False
         if self._requests.get(key) is not request:  # freed while it was active
             request.free()
@@ -147,9 +147,7 @@ class Natives:
         elif collective == "nccl":
             if self._nccl is None:
                 self._nccl = Nccl(self._main.rank, self._main.size, self._main.allgather, self._main.bcast)
-            done = self._nccl.allreduce(operand, buffer)
-            if not done():
-                yield done
+            yield from until(self._nccl.allreduce(operand, buffer))
         else:
             # on a copy: not all libraries that send device memory reduce it
             source: Any = buffer if operand is None else operand
@@ -163,9 +161,7 @@ class Natives:
         given = MPI.IN_PLACE if operand is None else operand
         if collective == "nonblocking allreduce":
             # collectives of main programs share one communicator, because ranks differ in their started programs
-            request = (self._main if blocking else self._nonblocking).Iallreduce(given, buffer)
-            if not request.Test():
-                yield request.Test
+            yield from until((self._main if blocking else self._nonblocking).Iallreduce(given, buffer).Test)
         elif collective == "reduce_scatter allgather":
             yield from self._halves(operand, buffer, blocking=blocking)
         elif collective == "reduce_scatter":
@@ -212,10 +208,8 @@ class Natives:
         name, nonblocking = _CALLS[collective]
         if blocking:
             getattr(self._main, name)(*arguments)
-            return
-        request = getattr(self._nonblocking, nonblocking)(*arguments)
-        if not request.Test():
-            yield request.Test
+        else:
+            yield from until(getattr(self._nonblocking, nonblocking)(*arguments).Test)
 
     def _halves(self, operand: Array | None, buffer: Array, *, blocking: bool) -> Generator[Wait, None, None]:
         """Run the library's reduce-scatter and allgather; out of place, each part's sum goes to its final place.
@@ -238,9 +232,6 @@ class Natives:
             def gather_is_next() -> bool:
                 return bool(request.Test()) and self._gathered == turn
 
-            if not gather_is_next():
-                yield gather_is_next
+            yield from until(gather_is_next)
             self._gathered += 1
-            gathering = self._second.Iallgatherv(sent, [buffer, counts])
-            if not gathering.Test():
-                yield gathering.Test
+            yield from until(self._second.Iallgatherv(sent, [buffer, counts]).Test)

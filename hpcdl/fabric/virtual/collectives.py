@@ -38,19 +38,14 @@ def collectively(collective: str, vectors: Sequence[Array | OutOfPlace], counts:
         for buffer in buffers[1:]:
             buffer[...] = buffers[0]
     else:
-        _by_parts(
-            collective, buffers, [slice(begin, end) for begin, end in pairwise(accumulate(counts, initial=0))]
-        )
-
-
-def _by_parts(collective: str, buffers: Sequence[Array], parts: Sequence[slice]) -> None:
-    before = [buffer.copy() for buffer in buffers]
-    for rank, buffer in enumerate(buffers):
-        if collective == "reduce_scatter":
-            buffer[parts[rank]] = sum(given[parts[rank]] for given in before)
-        else:
-            for source, part in enumerate(parts):
-                buffer[part] = before[source][part if collective == "allgather" else parts[rank]]
+        parts = [slice(begin, end) for begin, end in pairwise(accumulate(counts, initial=0))]
+        before = [buffer.copy() for buffer in buffers]
+        for buffer, mine in zip(buffers, parts, strict=True):
+            if collective == "reduce_scatter":
+                buffer[mine] = sum(given[mine] for given in before)
+            else:
+                for given, part in zip(before, parts, strict=True):
+                    buffer[part] = given[part if collective == "allgather" else mine]
 
 
 def seconds(collective: str, ranks: int, size: int, network: Network) -> float:

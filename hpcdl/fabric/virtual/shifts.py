@@ -94,7 +94,7 @@ class Shifts:
 def shifts(sides: Sequence[int], network: Network) -> Shifts | None:
     """Return the shifts of a grid of ranks that move whole hosts of ``network``; None if there are none."""
     ranks = prod(sides)
-    if network.topology is not None or network.slow:
+    if network.topology is not None:
         return None
     together = 1
     if network.common_link(ranks) is None:

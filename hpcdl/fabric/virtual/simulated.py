@@ -106,7 +106,7 @@ class _VirtualTime:
         # on a single host no rank shares a port
         counts = [count() for _ in range(hosts)] if hosts > 1 else [repeat(0)]
         self.places = [next(counts[host]) for host in self._host]
-        self._slow = network.slow
+
         self._network = network
         self._gamma = network.gamma
         self._link, self._inside = network.link, network.inside
@@ -128,9 +128,6 @@ class _VirtualTime:
         else:
             self.bytes_between_hosts += size
             takes = self._link.seconds(size)
-            if self._slow:
-                share = min(self._slow.get(out, 1.0), self._slow.get(into, 1.0))
-                takes += size * self._link.beta * (1 / share - 1)
         sending, receiving = self._sending[out], self._receiving[into]
         free, other = sending.free, receiving.free
         if free[-2] <= now and other[-2] <= now:

@@ -46,26 +46,21 @@ class Clock(Protocol):
     @property
     def places(self) -> Sequence[int]:
         """Number of each rank among those that share a port with it."""
-        ...
 
     def message(self, now: float, source: int, dest: int, size: int) -> float:
         """Return when a message of ``size`` bytes completes whose send and receive have met at ``now``."""
-        ...
 
     def native(self, now: float, collective: str, ranks: int, size: int) -> float:
         """Return when a collective of ``size`` bytes completes that the last of ``ranks`` has called at ``now``.
 
         The collectives are those of :meth:`Comm.native`, and ``"split"``.
         """
-        ...
 
     def apply(self, now: float, rank: int, label: str, touched_bytes: int) -> float:
         """Return when ``rank`` completes arithmetic called ``label`` on so many bytes that begins at ``now``."""
-        ...
 
     def compute(self, now: float, rank: int, label: str) -> float:
         """Return when ``rank`` completes work called ``label`` that begins at ``now``."""
-        ...
 
 
 @contextmanager
@@ -119,7 +114,6 @@ class World:
         self._under_way = 0
         self._matched: list[tuple[tuple[int, ...], int, AnyTask, AnyTask]] = []
         """Messages that begin at this moment: order, bytes, receiver and sender."""
-        self._launched = [0] * ranks
         self._end = 0.0
         self._failed: list[AnyTask] = []
         self._held: dict[int, list[AnyTask]] = {}
