@@ -92,20 +92,14 @@ class TernGrad(FixedLength):
     def __init__(self, layout: Layout, *, clip: float = 2.5) -> None:
         if clip < 0:
             raise ValueError(f"clip is {clip}, below 0")
-        self._kernels = kernels(layout.device, "ternary")
+        super().__init__("ternary", layout, protocol.tensors(layout), numbers=1, bits=2)
         self._key = kernels(None, "draws").key
-        self.state: dict[str, Array] = {}
         self._clip = clip
         self._seed, self._rank = layout.seed, layout.rank
-        self._dtype = np.dtype(layout.dtype)
         self.layout = layout
-        self.segments = protocol.tensors(layout)
         self.count = self.segments.count
         self.shared: dict[tuple[int, int], Array] = {}
         """Scalers of all ranks by the bounds of a span."""
-
-    def bound(self, span: slice) -> int:
-        return self._header(span) + int(span.stop - span.start + 3) // 4
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         cuts, header, length = self.segments.cuts(span), self._header(span), self.bound(span)
@@ -133,21 +127,14 @@ class TernGrad(FixedLength):
         return SumsOfLevels(self)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        header = self._header(span)
-        protocol.check_length(message, self.bound(span))
-        protocol.check_padding(message, 2 * len(into))
-        scalers = message[:header].copy().view(self._dtype)
+        scalers, packed = self._opened(span, message)
         protocol.check_values(np.isfinite(scalers) & (scalers >= 0))
-        packed = message[header:]
         # 0 is zero, 1 plus, 2 minus; both bits set mean nothing
         protocol.check_values(packed & (packed >> 1) & _PLUS_AND_MINUS == 0)
         self._kernels.decode(packed, self.segments.cuts(span), scalers, into)
 
-    def _header(self, span: slice) -> int:
-        return self.count(span) * self._dtype.itemsize
 
-
-class SumsOfLevels(FixedLength):
+class SumsOfLevels:
     """Encoder of the sums of p ranks' messages with shared scalers: levels 0 to 2p, bit by bit."""
 
     def __init__(self, messages: TernGrad) -> None:
@@ -159,6 +146,9 @@ class SumsOfLevels(FixedLength):
 
     def bound(self, span: slice) -> int:
         return self._planes * (int(span.stop - span.start + 7) // 8)
+
+    def expected(self, span: slice) -> int:
+        return self.bound(span)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
         levels = protocol.to_host(self._device, vector) / np.where((unit := self._units(span)) > 0, unit, 1)

@@ -149,17 +149,6 @@ class Encoder(Protocol):
         ...
 
 
-class FixedLength:
-    """Base of encoders whose messages of a span are equally long."""
-
-    def bound(self, span: slice) -> int:
-        """Return the bytes of a message."""
-        raise NotImplementedError
-
-    def expected(self, span: slice) -> int:
-        return self.bound(span)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Compression:
     """Traits of a compressor. A module that declares none has the defaults."""
@@ -289,6 +278,37 @@ def kernels(device: Device | None, name: str) -> Any:
     return import_module(f"{KERNELS}.cuda_launchers").launcher(device, name)
 
 
+class FixedLength:
+    """Base of encoders whose messages of a span are equally long: numbers of segments, then bits of entries.
+
+    ``name``: of the kernels. ``numbers``: in a message, per segment. ``bits``: per entry.
+    """
+
+    def __init__(self, name: str, layout: Layout, segments: Segments, *, numbers: int, bits: int) -> None:
+        self.state: dict[str, Array] = {}
+        self.segments = segments
+        self._kernels = kernels(layout.device, name)
+        self._dtype = np.dtype(layout.dtype)
+        self._numbers, self._bits = numbers, bits
+
+    def bound(self, span: slice) -> int:
+        """Return the bytes of a message."""
+        return self._header(span) + (self._bits * int(span.stop - span.start) + 7) // 8
+
+    def expected(self, span: slice) -> int:
+        return self.bound(span)
+
+    def _header(self, span: slice) -> int:
+        return self.segments.count(span) * self._numbers * self._dtype.itemsize
+
+    def _opened(self, span: slice, message: Bytes) -> tuple[Array, Bytes]:
+        """Return the numbers of a message, and its bits. Raises ValueError for a wrong length or padding."""
+        check_length(message, self.bound(span))
+        check_padding(message, self._bits * int(span.stop - span.start))
+        header = self._header(span)
+        return message[:header].copy().view(self._dtype), message[header:]
+
+
 def to_device(device: Device | None, array: Array) -> Array:
     """Return a host array where the gradient is."""
     return array if device is None else device.asarray(array)
@@ -336,6 +356,15 @@ class Code(Protocol):
         has no meaning.
         """
         ...
+
+
+class CompiledCode:
+    """Base of codes of gaps that kernels write and read."""
+
+    words = False
+
+    def __init__(self) -> None:
+        self._kernels = kernels(None, "integer_codes")
 
 
 def padded(message: Bytes) -> Bytes:
