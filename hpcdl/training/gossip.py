@@ -163,8 +163,7 @@ class CompressedGossip:
             for other, copy in self._copies.items():
                 status = await comm.recv(incoming, other, 0)
                 await codec.add(comm, span, {other: incoming[: status.count]}, copy)
-            for sent in sends:
-                await sent
+            await join(sends)
         self._compressed.saved_bytes += len(sends) * (x.nbytes - length)
 
     def _weigh(self, addend: Array, copy: Array, weight: float) -> None:

@@ -157,12 +157,16 @@ def joined(several: Sequence[Sparse]) -> Sparse:
 
 def absent(entries: Sparse, total: Sparse) -> Sparse:
     """Return the entries at positions that ``total`` does not have."""
-    return between(entries, 0, 0) if sizes_only(entries.values) else _where(entries, ~_found(entries, total))
+    if sizes_only(entries.values):
+        return between(entries, 0, 0)
+    return _where(entries, np.isin(entries.indices, total.indices, assume_unique=True, invert=True))
 
 
 def present(entries: Sparse, total: Sparse) -> Sparse:
     """Return the entries at positions that ``total`` has."""
-    return entries if sizes_only(entries.values) else _where(entries, _found(entries, total))
+    if sizes_only(entries.values):
+        return entries
+    return _where(entries, np.isin(entries.indices, total.indices, assume_unique=True))
 
 
 def cut(entries: Sparse, bounds: Sequence[int]) -> list[Sparse]:
@@ -178,14 +182,6 @@ def histogram(entries: Sparse, edges: Array) -> Array:
     if sizes_only(entries.values):
         return np.diff(edges).astype(np.float32)
     return np.diff(np.searchsorted(entries.indices, edges)).astype(np.float32)
-
-
-def _found(entries: Sparse, total: Sparse) -> Array:
-    if not len(total.indices):
-        return np.zeros(len(entries.indices), bool)
-    places = np.searchsorted(total.indices, entries.indices)
-    present: Array = total.indices[np.minimum(places, len(total.indices) - 1)] == entries.indices
-    return present
 
 
 def _where(entries: Sparse, keep: Array) -> Sparse:

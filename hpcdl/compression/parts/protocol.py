@@ -369,9 +369,7 @@ class CompiledCode:
 
 def padded(message: Bytes) -> Bytes:
     """Return a copy of ``message`` with :data:`PADDING` zero bytes at its end."""
-    copy = np.zeros(len(message) + PADDING, np.uint8)
-    copy[: len(message)] = message
-    return copy
+    return np.concatenate([message, np.zeros(PADDING, np.uint8)])
 
 
 def check_room(wire: Bytes, most: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Final
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, Variable
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import WindowPooling
@@ -36,8 +35,6 @@ SPLITS: Final[dict[str, dict[type, Splitter]]] = {
 """Ways to split, and the axis along which each splits layers of images; the others are data-parallel."""
 LINEAR: Final[dict[str, Splitter]] = {"outputs": linear_by_outputs, "inputs": linear_by_inputs}
 """Ways to split fully connected layers."""
-_BRANCHED: Final = (Auxiliary, Concat, Residual)
-_Placed = list[tuple[Part, "Shape"]]
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,11 @@ def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, ra
     return Division(parts, shapes, names, shape)
 
 
-def _chain(layers: Sequence[Layer], shape: Shape, have: Layout, way: _Way) -> tuple[_Placed, Layout]:
+def _chain(layers: Sequence[Layer], shape: Shape, have: Layout, way: _Way) -> tuple[list[branches.Placed], Layout]:
     """Return the parts of consecutive ``layers`` with their input shapes, and the layout of the outputs."""
-    placed: _Placed = []
+    placed: list[branches.Placed] = []
     for layer in layers:
-        if isinstance(layer, _BRANCHED) and way.split != "hybrid":
+        if isinstance(layer, branches.Branched) and way.split != "hybrid":
             inside = partial(_chain, way=way)
             parts, have = branches.divided(layer, shape, have, way.rank, inside)
             placed += parts

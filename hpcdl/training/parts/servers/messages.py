@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -91,8 +91,8 @@ class Layout:
 
     def spans(self, size: int) -> list[slice]:
         """Return the slices of :meth:`shards` in a vector of ``size`` elements."""
-        bounds = accumulate((shard.size for shard in self.shards(phantom(size, np.uint8))), initial=0)
-        return [slice(begin, end) for begin, end in pairwise(bounds)]
+        begins = partition(phantom(size, np.uint8), self.servers).begins
+        return [slice(begin, end) for begin, end in pairwise(begins)]
 
 
 class Transfers:

@@ -218,9 +218,8 @@ class Server:
 
     async def _answer_allowed(self) -> None:
         for waiting in list(self._waiting):
-            if waiting in self._waiting and self._may_continue(
-                *waiting
-            ):  # a worker may fail while another is answered
+            # a worker may fail while another is answered
+            if waiting in self._waiting and self._may_continue(*waiting):
                 self._waiting.remove(waiting)
                 await self._answer(*waiting)
 
