@@ -56,15 +56,13 @@ def parities(links: Sequence[Collection[int]]) -> list[int]:
     Every rank but rank 0 has a neighbour of the other parity, one link nearer to rank 0. Therefore the links
     between ranks of different parity connect all ranks of a connected graph.
     """
-    reached, queue, parity = {0}, [0], [0] * len(links)
-    while queue:
-        rank = queue.pop(0)
+    parity, queue = {0: 0}, [0]
+    for rank in queue:  # it grows meanwhile
         for other in links[rank]:
-            if other not in reached:
-                reached.add(other)
-                queue.append(other)
+            if other not in parity:
                 parity[other] = 1 - parity[rank]
-    return parity
+                queue.append(other)
+    return [parity[rank] for rank in range(len(links))]
 
 
 def pushes(graph: str, ranks: int, step: int, seed: int = 0) -> Links:
