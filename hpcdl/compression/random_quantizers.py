@@ -7,16 +7,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compression.parts import protocol
-from hpcdl.compression.parts.protocol import (
-    Bytes,
-    Compression,
-    FixedLength,
-    Layout,
-    check_finite,
-    check_values,
-    kernels,
-    padded,
-)
+from hpcdl.compression.parts.protocol import Bytes, Compression, FixedLength, Layout, kernels
 from hpcdl.fabric.comm import Array
 
 MAX_LEVELS: Final = 1 << 16
@@ -58,18 +49,18 @@ class QSGD:
         norms, symbols = np.empty(header // self._dtype.itemsize, self._dtype), np.empty(len(vector), np.uint32)
         stream = self._key(self._seed, self._rank, step)
         quantise = self._kernels.quantise
-        check_finite(quantise(vector, self._bucket, self._levels, norms, symbols, stream, span.start))
+        protocol.check_finite(quantise(vector, self._bucket, self._levels, norms, symbols, stream, span.start))
         wire[:header] = norms.view(np.uint8)
         return header + int(self._codes.encode_elias(symbols, wire[header:], False))
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         header = self._header(span)
-        check_values(len(message) >= header)
+        protocol.check_values(len(message) >= header)
         norms, symbols = message[:header].copy().view(self._dtype), np.empty(len(into), np.uint32)
-        check_values(np.isfinite(norms) & (norms >= 0))
+        protocol.check_values(np.isfinite(norms) & (norms >= 0))
         body = message[header:]
-        check_values(self._codes.decode_elias(padded(body), len(body), False, symbols))
-        check_values(self._kernels.add(symbols, self._bucket, self._levels, norms, into))
+        protocol.check_values(self._codes.decode_elias(protocol.padded(body), len(body), False, symbols))
+        protocol.check_values(self._kernels.add(symbols, self._bucket, self._levels, norms, into))
 
     def _header(self, span: slice) -> int:
         return -(-int(span.stop - span.start) // self._bucket) * self._dtype.itemsize

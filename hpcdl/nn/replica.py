@@ -15,7 +15,7 @@ from hpcdl.nn.backend import Backend, Bound
 from hpcdl.nn.geometry import Shape, master, storage_dtype
 from hpcdl.nn.initial import draws
 from hpcdl.nn.layer import Chain, Layer, Site, Variable
-from hpcdl.nn.loss import AuxiliaryLoss, SoftmaxCrossEntropy
+from hpcdl.nn.loss import SoftmaxCrossEntropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +256,9 @@ class Replica:
         self.reseed(seed)
         self.heads = tuple(site.heads)
         """Losses of auxiliary classifiers; backward needs their labels (:meth:`AuxiliaryLoss.aim`)."""
-        _check_classes(self.heads, shapes[-1])
+        for head in self.heads:
+            if (head.classes,) != shapes[-1]:
+                raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {shapes[-1]}")
         has_loss = self.is_last and len(self.output) == 1
         self._loss = SoftmaxCrossEntropy(self.output[0], backend, dtype) if has_loss else None
 
@@ -336,12 +338,6 @@ def _bounds(part: slice, layers: Sequence[Layer]) -> tuple[int, int]:
     if begin >= end:
         raise ValueError(f"layers {begin} to {end} of {len(layers)} are none")
     return begin, end
-
-
-def _check_classes(heads: Sequence[AuxiliaryLoss], output: Shape) -> None:
-    for head in heads:
-        if (head.classes,) != output:
-            raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {output}")
 
 
 def _distinct(names: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ results are on the host.
 """
 
 from collections.abc import Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Final
 
@@ -92,15 +93,12 @@ class Entries(Launcher):
         self._launch("take", dtype, n, vector, device.asarray(indices), values, n)
         return device.to_host(values)
 
-    def put(self, indices: Array, values: Array, into: Array) -> None:
-        self._write("put", indices, values, into)
-
-    def add(self, indices: Array, values: Array, into: Array) -> None:
-        self._write("add", indices, values, into)
-
     def _write(self, kernel: str, indices: Array, values: Array, into: Array) -> None:
         device, n = self._device, len(indices)
         self._launch(kernel, into.dtype, n, into, device.asarray(indices), device.asarray(values), n)
+
+    put = partialmethod(_write, "put")
+    add = partialmethod(_write, "add")
 
     def correct(self, gradient: Array, velocity: Array, accumulated: Array, momentum: float, scale: float) -> None:
         n = len(gradient)

@@ -109,11 +109,9 @@ class Transfers:
         self._layout = layout
         self._spans = layout.spans(session.replica.parameters.size)
         self._compressed = compressed = session.compressed
-        self._gradients: MessageCodec | None = None
-        self._parameters: MessageCodec | None = None
-        if compressed is not None:
-            self._gradients = compressed.codec(comm.rank, layout.workers, sends=layout.works(comm.rank))
-            self._parameters = compressed.codec_of_values(comm.rank)
+        sends = layout.works(comm.rank)
+        self._gradients = compressed.codec(comm.rank, layout.workers, sends=sends) if compressed else None
+        self._parameters = compressed.codec_of_values(comm.rank) if compressed else None
         self._pushes = Counter[int]()
         self._received = Counter[int]()
 
