@@ -223,7 +223,8 @@ class Replica:
         self.loss_scale = 1.0
         """Factor on the gradients that prevents underflow in 16 bits; the update divides by it."""
 
-        shapes = _shapes(layers, shape) if division is None else [*division.shapes, division.output]
+        shapes = [] if division is None else [*division.shapes, division.output]
+        shapes = shapes or [*accumulate(layers, lambda taken, layer: layer.output(taken), initial=shape)]
         begin, end = _bounds(part, layers)
         self.is_first, self.is_last = begin == 0, end == len(layers)
         """True if the replica holds the first layer of the network, the last one."""
@@ -326,11 +327,6 @@ class Replica:
                 binding.append(stage.again(part_views, shared[: end - begin], self.gradients[stage.span], stashes))
             bindings.append(tuple(binding))
         return tuple(bindings)
-
-
-def _shapes(layers: Sequence[Layer], shape: Shape) -> list[Shape]:
-    """Return the shapes of the layers' inputs, and that of the last one's outputs."""
-    return [*accumulate(layers, lambda taken, layer: layer.output(taken), initial=shape)]
 
 
 def _bounds(part: slice, layers: Sequence[Layer]) -> tuple[int, int]:
