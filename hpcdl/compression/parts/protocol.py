@@ -295,8 +295,7 @@ class FixedLength:
         """Return the bytes of a message."""
         return self._header(span) + (self._bits * int(span.stop - span.start) + 7) // 8
 
-    def expected(self, span: slice) -> int:
-        return self.bound(span)
+    expected = bound
 
     def _header(self, span: slice) -> int:
         return self.segments.count(span) * self._numbers * self._dtype.itemsize
