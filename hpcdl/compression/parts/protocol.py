@@ -80,11 +80,9 @@ class Summable(Protocol):
         what this rank's input had more than its part of that sum: summed over ranks, residual + vector = input.
         Raises FloatingPointError for a value, or a sum, that is infinite or not a number.
         """
-        ...
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
         """Return elements and dtype of each vector that :meth:`rounds` yields."""
-        ...
 
 
 class PointToPoint(Summable, Protocol):
@@ -95,7 +93,6 @@ class PointToPoint(Summable, Protocol):
 
         ``fed_back``: what is not sent is in a residual. Raises FloatingPointError for an infinite value.
         """
-        ...
 
 
 class Selector(Protocol):
@@ -110,15 +107,12 @@ class Selector(Protocol):
 
         Raises FloatingPointError for a value that is infinite or not a number.
         """
-        ...
 
     def most(self, span: slice) -> int:
         """Return the most entries that :meth:`select` returns."""
-        ...
 
     def expected(self, span: slice) -> int | None:
         """Return the usual number of entries; None if it depends on the values."""
-        ...
 
 
 class Encoder(Protocol):
@@ -128,25 +122,21 @@ class Encoder(Protocol):
 
     def bound(self, span: slice) -> int:
         """Return the most bytes of a message."""
-        ...
 
     def expected(self, span: slice) -> int | None:
         """Return the usual bytes of a message; None if they depend on the values."""
-        ...
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         """Write a message to ``wire``, (bound,); return its bytes. ``vector`` keeps what is not sent.
 
         Raises FloatingPointError for a value that is infinite or not a number.
         """
-        ...
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         """Add the decoded message to ``into``, (span length,).
 
         Raises ValueError for a corrupt message; then ``into`` has no meaning.
         """
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,19 +175,15 @@ class SharedScalers(Encoder, Protocol):
 
     def count(self, span: slice) -> int:
         """Return the number of scalers of ``span``."""
-        ...
 
     def scalers(self, span: slice, vector: Array) -> Array:
         """Return the scalers of this rank's ``vector``, on the host (count,)."""
-        ...
 
     def share(self, span: slice, scalers: Array) -> None:
         """Use ``scalers``, the largest of all ranks, for the next message of ``span`` and for its sum."""
-        ...
 
     def of_sums(self) -> Encoder:
         """Return the encoder of sums of messages, which loses nothing."""
-        ...
 
 
 def check_finite(finite: bool | np.bool_) -> None:
@@ -339,14 +325,12 @@ class Code(Protocol):
 
     def bound(self, count: int, total: int) -> int:
         """Return the most bytes of at most ``count`` integers that sum to at most ``total``."""
-        ...
 
     def encode(self, integers: Array, wire: Bytes) -> int:
         """Write ``integers``, uint32 (count,), to ``wire``, (bound,); return the bytes.
 
         Raises ValueError if ``wire`` is too short.
         """
-        ...
 
     def decode(self, message: Bytes, integers: Array) -> None:
         """Fill ``integers``, uint32 (count,), from the whole ``message``.
@@ -354,7 +338,6 @@ class Code(Protocol):
         Raises ValueError for a message that cannot have been encoded from ``count`` integers. ``integers`` then
         has no meaning.
         """
-        ...
 
 
 class CompiledCode:
