@@ -1,7 +1,5 @@
 """Random quantisers: QSGD (Alistarh et al. 2017) and TernGrad (Wen et al. 2017)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
@@ -114,7 +112,7 @@ class TernGrad(FixedLength):
         protocol.check_values(np.isfinite(scalers) & (scalers >= 0))
         self.shared[span.start, span.stop] = scalers
 
-    def of_sums(self) -> SumsOfLevels:
+    def of_sums(self) -> "SumsOfLevels":
         return SumsOfLevels(self)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:

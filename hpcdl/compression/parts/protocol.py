@@ -15,8 +15,6 @@ compressor may change. ``step`` counts the exchanges of the rank: random draws a
 Below: segments of the gradient, memory and kernels of the device that holds it, and checks of values and messages.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
