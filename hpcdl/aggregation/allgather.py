@@ -1,6 +1,5 @@
 from typing import Final
 
-from hpcdl.aggregation.parts.messages import in_rank_order
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 
@@ -54,5 +53,5 @@ async def gather(comm: Comm, table: Array, length: int) -> list[Array]:
         sent = table[end : end + status.count]
         known.append(sent)
         end += status.count
-    # of the ranks rank, rank - 1, ..., rank + 1
-    return in_rank_order(known[::-1], rank + 1)
+    # of the ranks rank, rank - 1, ..., 0, p - 1, ..., rank + 1
+    return known[rank::-1] + known[:rank:-1]

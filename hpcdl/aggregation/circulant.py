@@ -33,7 +33,7 @@ async def circulant(comm: Comm, buffer: Array) -> None:
         edges = await _turn(comm, chunks, turned)
         await _scatter(comm, turned, edges)
         await _gather(comm, turned, edges)
-        await _turn_back(comm, chunks, turned)
+        await _turn(comm, chunks, turned, back=True)
 
 
 async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
@@ -61,7 +61,7 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
     with comm.scratch(len(chunks.whole), mine) as turned:
         await comm.get(turned[: len(mine)], mine, comm.rank)
         await _gather(comm, turned, _edges(comm, chunks))
-        await _turn_back(comm, chunks, turned)
+        await _turn(comm, chunks, turned, back=True)
 
 
 async def gather(comm: Comm, table: Array, length: int) -> list[Array]:
@@ -79,17 +79,13 @@ def _edges(comm: Comm, chunks: Sequence[Array]) -> list[int]:
     return list(accumulate((len(chunks[(comm.rank + i) % comm.size]) for i in range(comm.size)), initial=0))
 
 
-async def _turn(comm: Comm, chunks: Parts, turned: Array) -> list[int]:
-    begin = sum(len(chunk) for chunk in chunks[: comm.rank])
-    await comm.get(turned[: len(turned) - begin], chunks.whole[begin:], comm.rank)
-    await comm.get(turned[len(turned) - begin :], chunks.whole[:begin], comm.rank)
+async def _turn(comm: Comm, chunks: Parts, turned: Array, *, back: bool = False) -> list[int]:
+    """Copy the vector to ``turned``, or ``back``; return :func:`_edges`."""
+    begin, whole = chunks.begins[comm.rank], chunks.whole
+    end = len(turned) - begin
+    for into, source in ((turned[:end], whole[begin:]), (turned[end:], whole[:begin])):
+        await comm.get(*((source, into) if back else (into, source)), comm.rank)
     return _edges(comm, chunks)
-
-
-async def _turn_back(comm: Comm, chunks: Parts, turned: Array) -> None:
-    begin = sum(len(chunk) for chunk in chunks[: comm.rank])
-    await comm.get(chunks.whole[begin:], turned[: len(turned) - begin], comm.rank)
-    await comm.get(chunks.whole[:begin], turned[len(turned) - begin :], comm.rank)
 
 
 def _halves(size: int) -> list[tuple[int, int]]:

@@ -3,6 +3,7 @@ from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import partition
 
 TRAITS: Final = Aggregation(shares_ports=True)
@@ -73,8 +74,7 @@ async def allgather(comm: Comm, chunks: Sequence[Array]) -> None:
     for distance in range(1, size):
         to, source = (rank + distance) % size, (rank - distance) % size
         under_way.append(comm.start(comm.exchange(chunks[rank], to, chunks[source], source), shared_tags=True))
-    for exchange in under_way:
-        await exchange
+    await join(under_way)
 
 
 async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
@@ -93,7 +93,6 @@ async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
             to, source = (rank + distance) % size, (rank - distance) % size
             exchange = comm.start(comm.exchange(chunks[to], to, arriving, source), shared_tags=True)
             under_way.append((exchange, chunks[source], arriving))
-        for exchange, _, _ in under_way:
-            await exchange
+        await join(exchange for exchange, _, _ in under_way)
         for _, chunk, arrived in under_way:
             await comm.get(chunk, arrived, rank)

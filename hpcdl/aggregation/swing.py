@@ -5,6 +5,7 @@ from typing import Final
 from hpcdl.aggregation.parts.butterflies import allreduce, swings
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import partition
 
 TRAITS: Final = Aggregation(autotuned=False)  # on one switch as fast as `halving_doubling` or `butterfly`
@@ -52,5 +53,4 @@ async def swing(
     ]
     tasks = [comm.start(others) for others in sums[1:]]
     await sums[0]
-    for task in tasks:
-        await task
+    await join(tasks)

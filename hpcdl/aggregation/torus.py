@@ -6,15 +6,6 @@ from hpcdl.aggregation.ring import allgather, reduce_scatter, ring
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
 
-
-def _sides(size: int, rows: int | None = None) -> tuple[int, int]:
-    if rows is None:
-        rows = max(divisor for divisor in range(1, isqrt(size) + 1) if size % divisor == 0)
-    if rows < 1 or size % rows:
-        raise ValueError(f"rows = {rows} with {size} ranks: must divide {size}")
-    return rows, size // rows
-
-
 TRAITS: Final = Aggregation(composite=True, autotuned=False)
 
 
@@ -36,7 +27,11 @@ async def torus(comm: Comm, buffer: Array, *, rows: int | None = None) -> None:
 
     Raises ValueError if ``rows`` does not divide p.
     """
-    _, columns = _sides(comm.size, rows)
+    if rows is None:
+        rows = max(divisor for divisor in range(1, isqrt(comm.size) + 1) if comm.size % divisor == 0)
+    if rows < 1 or comm.size % rows:
+        raise ValueError(f"rows = {rows} with {comm.size} ranks: must divide {comm.size}")
+    columns = comm.size // rows
     row = await comm.subcommunicator(lambda rank: rank // columns, ("row", columns))
     column = await comm.subcommunicator(lambda rank: rank % columns, ("column", columns))
     chunks = partition(buffer, columns)

@@ -1,7 +1,5 @@
 """Deep Compression: prune, cluster, and code by Huffman (Han et al. 2016)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
@@ -136,7 +134,7 @@ class DeepCompression:
         # Error feedback: what was pruned stays as it is, of what was sent the rounding remains.
         part[positions] = values - centroids[numbers]
 
-    def _decode(self, reader: _Reader, into: Array) -> None:
+    def _decode(self, reader: "_Reader", into: Array) -> None:
         if len(into) <= self._clusters:
             values = reader.raw(len(into), self._dtype)
             check_values(np.isfinite(values))

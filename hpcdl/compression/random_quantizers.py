@@ -1,22 +1,11 @@
 """Random quantisers: QSGD (Alistarh et al. 2017) and TernGrad (Wen et al. 2017)."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np
 
 from hpcdl.compression.parts import protocol
-from hpcdl.compression.parts.protocol import (
-    Bytes,
-    Compression,
-    FixedLength,
-    Layout,
-    check_finite,
-    check_values,
-    kernels,
-    padded,
-)
+from hpcdl.compression.parts.protocol import Bytes, Compression, FixedLength, Layout, kernels
 from hpcdl.fabric.comm import Array
 
 MAX_LEVELS: Final = 1 << 16
@@ -58,18 +47,18 @@ class QSGD:
         norms, symbols = np.empty(header // self._dtype.itemsize, self._dtype), np.empty(len(vector), np.uint32)
         stream = self._key(self._seed, self._rank, step)
         quantise = self._kernels.quantise
-        check_finite(quantise(vector, self._bucket, self._levels, norms, symbols, stream, span.start))
+        protocol.check_finite(quantise(vector, self._bucket, self._levels, norms, symbols, stream, span.start))
         wire[:header] = norms.view(np.uint8)
         return header + int(self._codes.encode_elias(symbols, wire[header:], False))
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         header = self._header(span)
-        check_values(len(message) >= header)
+        protocol.check_values(len(message) >= header)
         norms, symbols = message[:header].copy().view(self._dtype), np.empty(len(into), np.uint32)
-        check_values(np.isfinite(norms) & (norms >= 0))
+        protocol.check_values(np.isfinite(norms) & (norms >= 0))
         body = message[header:]
-        check_values(self._codes.decode_elias(padded(body), len(body), False, symbols))
-        check_values(self._kernels.add(symbols, self._bucket, self._levels, norms, into))
+        protocol.check_values(self._codes.decode_elias(protocol.padded(body), len(body), False, symbols))
+        protocol.check_values(self._kernels.add(symbols, self._bucket, self._levels, norms, into))
 
     def _header(self, span: slice) -> int:
         return -(-int(span.stop - span.start) // self._bucket) * self._dtype.itemsize
@@ -92,20 +81,14 @@ class TernGrad(FixedLength):
     def __init__(self, layout: Layout, *, clip: float = 2.5) -> None:
         if clip < 0:
             raise ValueError(f"clip is {clip}, below 0")
-        self._kernels = kernels(layout.device, "ternary")
+        super().__init__("ternary", layout, protocol.tensors(layout), numbers=1, bits=2)
         self._key = kernels(None, "draws").key
-        self.state: dict[str, Array] = {}
         self._clip = clip
         self._seed, self._rank = layout.seed, layout.rank
-        self._dtype = np.dtype(layout.dtype)
         self.layout = layout
-        self.segments = protocol.tensors(layout)
         self.count = self.segments.count
         self.shared: dict[tuple[int, int], Array] = {}
         """Scalers of all ranks by the bounds of a span."""
-
-    def bound(self, span: slice) -> int:
-        return self._header(span) + int(span.stop - span.start + 3) // 4
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         cuts, header, length = self.segments.cuts(span), self._header(span), self.bound(span)
@@ -129,25 +112,18 @@ class TernGrad(FixedLength):
         protocol.check_values(np.isfinite(scalers) & (scalers >= 0))
         self.shared[span.start, span.stop] = scalers
 
-    def of_sums(self) -> SumsOfLevels:
+    def of_sums(self) -> "SumsOfLevels":
         return SumsOfLevels(self)
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        header = self._header(span)
-        protocol.check_length(message, self.bound(span))
-        protocol.check_padding(message, 2 * len(into))
-        scalers = message[:header].copy().view(self._dtype)
+        scalers, packed = self._opened(span, message)
         protocol.check_values(np.isfinite(scalers) & (scalers >= 0))
-        packed = message[header:]
         # 0 is zero, 1 plus, 2 minus; both bits set mean nothing
         protocol.check_values(packed & (packed >> 1) & _PLUS_AND_MINUS == 0)
         self._kernels.decode(packed, self.segments.cuts(span), scalers, into)
 
-    def _header(self, span: slice) -> int:
-        return self.count(span) * self._dtype.itemsize
 
-
-class SumsOfLevels(FixedLength):
+class SumsOfLevels:
     """Encoder of the sums of p ranks' messages with shared scalers: levels 0 to 2p, bit by bit."""
 
     def __init__(self, messages: TernGrad) -> None:
@@ -159,6 +135,8 @@ class SumsOfLevels(FixedLength):
 
     def bound(self, span: slice) -> int:
         return self._planes * (int(span.stop - span.start + 7) // 8)
+
+    expected = bound
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
         levels = protocol.to_host(self._device, vector) / np.where((unit := self._units(span)) > 0, unit, 1)

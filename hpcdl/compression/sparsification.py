@@ -28,8 +28,7 @@ class TopK:
     def most(self, span: slice) -> int:
         return entries(self._density, span.stop - span.start)
 
-    def expected(self, span: slice) -> int | None:
-        return self.most(span)
+    expected = most
 
     def select(self, span: slice, vector: Array, step: int) -> Sparse:
         positions = self._search.top(vector, span.start, step, self.most(span))

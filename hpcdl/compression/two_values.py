@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compression.parts import protocol
-from hpcdl.compression.parts.protocol import Bytes, Compression, FixedLength, Layout, kernels
+from hpcdl.compression.parts.protocol import Bytes, Compression, FixedLength, Layout
 from hpcdl.fabric.comm import Array
 
 
@@ -21,12 +21,7 @@ class Sign(FixedLength):
     """
 
     def __init__(self, layout: Layout) -> None:
-        self._kernels = kernels(layout.device, "signs")
-        self.state: dict[str, Array] = {}
-
-    def bound(self, span: slice) -> int:
-        """Return the bytes of a message: an eighth of the entries."""
-        return int(span.stop - span.start + 7) // 8
+        super().__init__("signs", layout, protocol.tensors(layout), numbers=0, bits=1)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         length = self.bound(span)
@@ -34,9 +29,7 @@ class Sign(FixedLength):
         return length
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        protocol.check_length(message, self.bound(span))
-        protocol.check_padding(message, len(into))
-        self._kernels.decode(message, into)
+        self._kernels.decode(self._opened(span, message)[1], into)
 
 
 class TwoValues(FixedLength):
@@ -50,18 +43,11 @@ class TwoValues(FixedLength):
     def __init__(
         self, segments: protocol.Segments, layout: Layout, values: int, choose: Callable[[Array, Array], Array]
     ) -> None:
-        self.state: dict[str, Array] = {}
-        self._kernels = kernels(layout.device, "two_values")
-        self._segments = segments
-        self._dtype = np.dtype(layout.dtype)
-        self._values = values
+        super().__init__("two_values", layout, segments, numbers=values, bits=1)
         self._choose = choose
 
-    def bound(self, span: slice) -> int:
-        return self._header(span) + int(span.stop - span.start + 7) // 8
-
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:  # noqa: ARG002
-        cuts, header, length = self._segments.cuts(span), self._header(span), self.bound(span)
+        cuts, header, length = self.segments.cuts(span), self._header(span), self.bound(span)
         totals = np.empty((len(cuts) - 1, 3))
         self._kernels.sums(vector, cuts, totals)
         protocol.check_finite(np.isfinite(totals).all())
@@ -71,15 +57,10 @@ class TwoValues(FixedLength):
         return length
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        header = self._header(span)
-        protocol.check_length(message, self.bound(span))
-        protocol.check_padding(message, len(into))
-        values = _both(message[:header].copy().view(self._dtype).reshape(-1, self._values))
+        numbers, packed = self._opened(span, message)
+        values = _both(numbers.reshape(-1, self._numbers))
         protocol.check_values(np.isfinite(values) & (values * [-1, 1] >= 0))
-        self._kernels.decode(message[header:], self._segments.cuts(span), values, into)
-
-    def _header(self, span: slice) -> int:
-        return self._segments.count(span) * self._values * self._dtype.itemsize
+        self._kernels.decode(packed, self.segments.cuts(span), values, into)
 
 
 def _both(values: Array) -> Array:
@@ -112,11 +93,9 @@ class EFSign(TwoValues):
     """
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__(protocol.tensors(layout), layout, 1, _magnitudes)
-
-
-def _magnitudes(totals: Array, lengths: Array) -> Array:
-    return ((totals[:, 1] - totals[:, 0]) / lengths)[:, None]
+        super().__init__(
+            protocol.tensors(layout), layout, 1, lambda sums, n: (sums[:, 1:2] - sums[:, :1]) / n[:, None]
+        )
 
 
 OFFERS: Final = {"sign": Sign, "one_bit": OneBit, "ef_sign": EFSign}

@@ -56,16 +56,14 @@ def pad_to_square(name: str, images: NDArray[np.uint8], side: int | None) -> NDA
     """
     if side is None:
         return images
-    count, height, width, channels = images.shape
+    height, width = images.shape[1:3]
     if not is_whole(side, max(height, width)):
         raise DataError(
             f"{name}: pad_to must be a whole number of at least {max(height, width)}, for images of "
             f"{height} x {width}, not {side!r}"
         )
-    top, left = (side - height) // 2, (side - width) // 2
-    padded = np.zeros((count, side, side, channels), np.uint8)
-    padded[:, top : top + height, left : left + width] = images
-    return padded
+    rows, columns = (((side - length) // 2, (side - length + 1) // 2) for length in (height, width))
+    return np.pad(images, ((0, 0), rows, columns, (0, 0)))
 
 
 CLASSES: Final = 10

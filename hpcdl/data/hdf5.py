@@ -5,8 +5,6 @@ The file has ``train/images`` and ``test/images``, uint8 (images, height, width,
 (channels,) of pixel values / 255 over the training images.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from pathlib import Path
@@ -31,7 +29,7 @@ SAMPLED: Final = 256
 class Images:
     """Images of one split, read when needed."""
 
-    def __init__(self, path: Path, dataset: h5py.Dataset) -> None:
+    def __init__(self, path: Path, dataset: "h5py.Dataset") -> None:
         self._path = path
         self._dataset = dataset
         self.shape: tuple[int, int, int] = dataset.shape[1:]
@@ -101,7 +99,7 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
     )
 
 
-def _split(file: h5py.File, path: Path, split: str) -> tuple[Images, NDArray[np.int64]]:
+def _split(file: "h5py.File", path: Path, split: str) -> tuple[Images, NDArray[np.int64]]:
     import h5py
 
     images, labels = datasets = [file.get(f"{split}/{name}") for name in ("images", "labels")]
@@ -118,7 +116,7 @@ def _split(file: h5py.File, path: Path, split: str) -> tuple[Images, NDArray[np.
     return Images(path, images), classes
 
 
-def _check_stored(path: Path, dataset: h5py.Dataset) -> None:
+def _check_stored(path: Path, dataset: "h5py.Dataset") -> None:
     """Raise DataError if HDF5 would return zeros in place of values: of other files, or never written."""
     where = f"{path}: {dataset.name[1:]}"
     if dataset.is_virtual or dataset.external:
@@ -130,7 +128,7 @@ def _check_stored(path: Path, dataset: h5py.Dataset) -> None:
         raise DataError(f"{where}: never written: {parts - written} of {parts} chunks")
 
 
-def _normalization(file: h5py.File, train: Images) -> PixelNormalization:
+def _normalization(file: "h5py.File", train: Images) -> PixelNormalization:
     """Return the normalisation from the attributes, or from a sample of the training images."""
     channels = train.shape[2]
     if "mean" not in file.attrs or "std" not in file.attrs:
@@ -143,7 +141,7 @@ def _normalization(file: h5py.File, train: Images) -> PixelNormalization:
     return PixelNormalization(mean, std)
 
 
-def _open_file(path: Path) -> h5py.File:
+def _open_file(path: Path) -> "h5py.File":
     import h5py
 
     try:

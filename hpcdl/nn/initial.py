@@ -100,11 +100,7 @@ def gaussian(deviation: float) -> Initializer:
 
 def constant(value: float) -> Initializer:
     """Return an initialiser that sets all elements to ``value``."""
-
-    def fill(values: Array, _draws: Draws) -> None:
-        values[...] = value
-
-    return fill
+    return lambda values, _draws: values.fill(value)
 
 
 zeros = constant(0.0)
@@ -113,8 +109,4 @@ ones = constant(1.0)
 
 def per_filter(fill: Initializer) -> Initializer:
     """Return an initialiser that fills (P, Q, K, R, S, C) as P Q K filters (R, S, C)."""
-
-    def filled(values: Array, draws: Draws) -> None:
-        fill(values, replace(draws, shape=(math.prod(draws.shape[:3]), *draws.shape[3:])))
-
-    return filled
+    return lambda values, draws: fill(values, replace(draws, shape=(math.prod(draws.shape[:3]), *draws.shape[3:])))

@@ -15,7 +15,7 @@ from hpcdl.nn.backend import Backend, Bound
 from hpcdl.nn.geometry import Shape, master, storage_dtype
 from hpcdl.nn.initial import draws
 from hpcdl.nn.layer import Chain, Layer, Site, Variable
-from hpcdl.nn.loss import AuxiliaryLoss, SoftmaxCrossEntropy
+from hpcdl.nn.loss import SoftmaxCrossEntropy
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,8 @@ class Replica:
         self.loss_scale = 1.0
         """Factor on the gradients that prevents underflow in 16 bits; the update divides by it."""
 
-        shapes = _shapes(layers, shape) if division is None else [*division.shapes, division.output]
+        shapes = [] if division is None else [*division.shapes, division.output]
+        shapes = shapes or [*accumulate(layers, lambda taken, layer: layer.output(taken), initial=shape)]
         begin, end = _bounds(part, layers)
         self.is_first, self.is_last = begin == 0, end == len(layers)
         """True if the replica holds the first layer of the network, the last one."""
@@ -256,7 +257,9 @@ class Replica:
         self.reseed(seed)
         self.heads = tuple(site.heads)
         """Losses of auxiliary classifiers; backward needs their labels (:meth:`AuxiliaryLoss.aim`)."""
-        _check_classes(self.heads, shapes[-1])
+        for head in self.heads:
+            if (head.classes,) != shapes[-1]:
+                raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {shapes[-1]}")
         has_loss = self.is_last and len(self.output) == 1
         self._loss = SoftmaxCrossEntropy(self.output[0], backend, dtype) if has_loss else None
 
@@ -326,22 +329,11 @@ class Replica:
         return tuple(bindings)
 
 
-def _shapes(layers: Sequence[Layer], shape: Shape) -> list[Shape]:
-    """Return the shapes of the layers' inputs, and that of the last one's outputs."""
-    return [*accumulate(layers, lambda taken, layer: layer.output(taken), initial=shape)]
-
-
 def _bounds(part: slice, layers: Sequence[Layer]) -> tuple[int, int]:
     begin, end, _ = part.indices(len(layers))
     if begin >= end:
         raise ValueError(f"layers {begin} to {end} of {len(layers)} are none")
     return begin, end
-
-
-def _check_classes(heads: Sequence[AuxiliaryLoss], output: Shape) -> None:
-    for head in heads:
-        if (head.classes,) != output:
-            raise ValueError(f"{head.path}: {head.classes} classes, but the network ends in {output}")
 
 
 def _distinct(names: Iterable[str]) -> None:

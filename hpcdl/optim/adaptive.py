@@ -1,5 +1,6 @@
 """Adaptive rates: for each scalar Adagrad (DistBelief's), RMSProp, Adam and AdamW; for each tensor LARS, LAMB."""
 
+import math
 from collections.abc import Generator
 from contextlib import suppress
 from typing import Final
@@ -8,7 +9,7 @@ import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.optim.parts.per_tensor import squares
-from hpcdl.optim.parts.protocol import Moments, Rule, fraction, positive, state_vector
+from hpcdl.optim.parts.protocol import Rule, fraction, positive, state_vector
 
 
 class _BySquares(Rule):
@@ -85,20 +86,54 @@ class RMSProp(_BySquares):
         root += self.epsilon
 
 
-class Adam(Moments):
+class Adam(Rule):
     """m = beta1 m + (1 - beta1) g;  s = beta2 s + (1 - beta2) g^2;  w -= rate * m' / (sqrt(s') + epsilon).
 
     m' = m / (1 - beta1^t) and s' = s / (1 - beta2^t) at the t-th update. Source: Kingma & Ba 2015, algorithm 1, as
     in PyTorch's ``Adam``. Weight decay is the L2 penalty, part of g, unlike AdamW's decoupled decay.
 
     State: ``mean`` (m) and ``mean_square`` (s). t is ``steps`` + 1, so a checkpoint must include ``steps``.
+    ValueError unless the betas are in [0, 1), ``epsilon`` > 0 and ``weight_decay`` >= 0.
     """
+
+    def __init__(
+        self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(weight_decay)
+        self.beta1 = fraction("beta1", beta1)
+        self.beta2 = fraction("beta2", beta2)
+        self.epsilon = positive("epsilon", epsilon)
 
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         self.adam_step(parameters, gradients, rate, self.weight_decay)
 
+    def adam_step(self, parameters: Array, gradients: Array, rate: float, decay: float) -> None:
+        """Make the step of Kingma & Ba 2015, algorithm 1; ``decay`` is an L2 penalty, part of the gradient."""
+        t = self.steps + 1
+        rate /= 1 - self.beta1**t
+        square_correction = 1 / math.sqrt(1 - self.beta2**t)
+        mean = state_vector(self.state, "mean", parameters)
+        mean_square = state_vector(self.state, "mean_square", parameters)
+        for block, special in self.multipliers.blocks(parameters, gradients, mean, mean_square, scratch=2):
+            w, plain, m, s, decayed, step = block
+            g = special.decayed(plain, w, decay, decayed)
+            np.multiply(g, 1 - self.beta1, out=step)
+            m *= self.beta1
+            m += step
+            np.multiply(g, g, out=step)
+            step *= 1 - self.beta2
+            s *= self.beta2
+            s += step
+            np.sqrt(s, out=step)
+            step *= square_correction
+            step += self.epsilon
+            np.divide(m, step, out=step)
+            step *= rate
+            special.scale(step)
+            w -= step
 
-class AdamW(Moments):
+
+class AdamW(Adam):
     """w -= rate * weight_decay * w, then the step of :class:`Adam` without decay.
 
     Source: Loshchilov & Hutter 2019 (arXiv 1711.05101, algorithm 2), as in PyTorch's ``AdamW``.
@@ -165,7 +200,7 @@ class LARS(ByTensor):
         parameters += velocity
 
 
-class LAMB(Moments, ByTensor):
+class LAMB(ByTensor, Adam):
     """u = m' / (sqrt(s') + epsilon) + weight_decay * w;  w -= rate * |w| / |u| * u, for each tensor.
 
     m' and s' are those of :class:`Adam`; the ratio is 1 where a norm is 0. Biases and batch normalisation have

@@ -57,8 +57,8 @@ async def d_psgd(
     row = metropolis(neighbours(graph, comm.size, session.inputs.seed), comm.rank)
     weights = {rank: gamma * weight + (1 - gamma) * (rank == comm.rank) for rank, weight in row.items()}
     mixed, incoming = session.vector("mixed"), session.vector("incoming")
-    gossip = CompressedGossip(comm, session, weights) if session.compressed else Gossip(weights)
-    mix = partial(gossip.mix, comm, x, mixed, incoming)
+    gossip = CompressedGossip(comm, session, weights).mix if session.compressed else partial(mix_dense, weights)
+    mix = partial(gossip, comm, x, mixed, incoming)
     for step in range(session.steps):
         with session.step(step) as (outcome, rate):
             share = partial(session.inputs.load, step, comm.rank, comm.size)
@@ -78,23 +78,22 @@ async def d_psgd(
             return
 
 
-class Gossip:
-    """Sums of this rank's and its neighbours' parameters by ``weights``, this rank's row of the mixing matrix."""
+async def mix_dense(
+    weights: Mapping[int, float], comm: Comm, x: Array, mixed: Array, incoming: Array, _step: int
+) -> None:
+    """Set ``mixed`` to the sum of this rank's and its neighbours' ``x`` by ``weights``, added in rank order.
 
-    def __init__(self, weights: Mapping[int, float]) -> None:
-        self._weights = weights
-
-    async def mix(self, comm: Comm, x: Array, mixed: Array, incoming: Array, _step: int) -> None:
-        """Set ``mixed`` to the weighted sum of all ``x``, added in rank order."""
-        others = sorted(self._weights.keys() - {comm.rank})
-        sends = [comm.start(comm.send(x, other), shared_tags=True) for other in others]
-        await comm.apply("mix", partial(assign, mixed, x), x.nbytes)
-        await comm.apply("mix", partial(imul, mixed, self._weights[comm.rank]), x.nbytes)
-        for other in others:
-            await comm.recv(incoming, other, 0)
-            await comm.apply("mix", partial(imul, incoming, self._weights[other]), x.nbytes)
-            await comm.add(mixed, incoming)
-        await join(sends)
+    ``weights``: this rank's row of the mixing matrix.
+    """
+    others = sorted(weights.keys() - {comm.rank})
+    sends = [comm.start(comm.send(x, other), shared_tags=True) for other in others]
+    await comm.apply("mix", partial(assign, mixed, x), x.nbytes)
+    await comm.apply("mix", partial(imul, mixed, weights[comm.rank]), x.nbytes)
+    for other in others:
+        await comm.recv(incoming, other, 0)
+        await comm.apply("mix", partial(imul, incoming, weights[other]), x.nbytes)
+        await comm.add(mixed, incoming)
+    await join(sends)
 
 
 class CompressedGossip:
@@ -163,8 +162,7 @@ class CompressedGossip:
             for other, copy in self._copies.items():
                 status = await comm.recv(incoming, other, 0)
                 await codec.add(comm, span, {other: incoming[: status.count]}, copy)
-            for sent in sends:
-                await sent
+            await join(sends)
         self._compressed.saved_bytes += len(sends) * (x.nbytes - length)
 
     def _weigh(self, addend: Array, copy: Array, weight: float) -> None:

@@ -1,6 +1,6 @@
 from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -130,8 +130,7 @@ class _Participant:
         self.session = session
         self.portions = portions
         self.shard: Shard | None = None
-        sizes = map(len, partition(session.replica.parameters, len(servers)))
-        bounds = pairwise(accumulate(sizes, initial=0))
+        bounds = pairwise(partition(session.replica.parameters, len(servers)).begins)
         self.spans = {holder: slice(*span) for holder, span in zip(servers, bounds, strict=True)}
         """Elements of this rank's parameters that each server of them has."""
         session.journal.begin()

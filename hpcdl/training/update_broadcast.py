@@ -79,8 +79,7 @@ async def work(
             await gradient(comm, session, partial(session.inputs.load, own, comm.rank, comm.size), outcome)
             share = outcome.images / session.global_batch
             await comm.compute("update", partial(make_update, session, rate, share, before))
-            while under_way:
-                await under_way.pop()
+            await join(under_way)
             if encoded is None or encoded.compressed.is_dense(own):
                 await comm.apply("encode", partial(assign, outgoing, x), outgoing.nbytes)
                 await comm.add(x, before)
@@ -93,8 +92,7 @@ async def work(
             header = np.array([number, *received.applied])
             under_way = [comm.start(deliver(comm, header, payload, other), shared_tags=True) for other in others]
             received.record(comm.rank, 0, number)
-    while under_way:
-        await under_way.pop()
+    await join(under_way)
     for other in others:
         await comm.send(np.empty(0, np.int64), other, _HEADER)
 

@@ -6,8 +6,6 @@ summed by number m. Every number is reached from 0 along one path of rising step
 digits of its place, so that a number and the numbers which it reaches later always share one block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, cached_property, partial
 from itertools import accumulate

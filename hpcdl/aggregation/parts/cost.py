@@ -8,7 +8,7 @@ formula: words of :data:`_HOLDS`, or an expression such as ``p > 1``.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import ceil, floor, log2
 from typing import Final
 
@@ -18,11 +18,11 @@ from hpcdl.registry import Offer, Settings
 _LINE: Final = re.compile(r"^(Messages|Bytes|Time)(?:, ([^:]+))?: (.+)$", re.MULTILINE)
 _NAME: Final = re.compile(r"^([A-Za-z]\w*) = (.+)$", re.MULTILINE)
 
-_HOLDS: Final[dict[str, Callable[[int], bool]]] = {
-    "": lambda _: True,
-    "p a power of two": lambda p: p & (p - 1) == 0,
-    "p not a power of two": lambda p: p & (p - 1) != 0,
-    "p + 1 a power of two": lambda p: (p + 1) & p == 0,
+_HOLDS: Final = {
+    "": "True",
+    "p a power of two": "p & (p - 1) == 0",
+    "p not a power of two": "p & (p - 1) != 0",
+    "p + 1 a power of two": "(p + 1) & p == 0",
 }
 
 _FUNCTIONS: Final = {f.__name__: f for f in (ceil, floor, log2, max, min, range, sum)}
@@ -75,7 +75,7 @@ def time(
         return None
     for quantity, formula in costs(aggregation, settings).items():
         name, _, condition = quantity.partition(", ")
-        if name == "Time" and _holds(condition, ranks, size):
+        if name == "Time" and evaluate(_HOLDS.get(condition, condition), {"p": ranks, "n": size}):
             return cost(formula, ranks, size, alpha, beta, gamma)
     return None
 
@@ -108,9 +108,3 @@ def check_messages(
     if sent > most:
         what = "simulated" if most == MAX_MESSAGES else "traced"
         raise ValueError(f"{ranks} ranks may send {sent:.2g} messages; at most {most:.0e} are {what}")
-
-
-def _holds(condition: str, ranks: int, size: float) -> bool:
-    if condition in _HOLDS:
-        return _HOLDS[condition](ranks)
-    return bool(evaluate(condition, {"p": ranks, "n": size}))

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from hpcdl.compression.parts import selection
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Array
 from hpcdl.fabric.vectors import partition, phantom, sizes_only
@@ -120,9 +121,7 @@ def nonzeros(vector: Array) -> Sparse:
 
 def magnitudes(entries: Sparse) -> Array:
     """Return unsigned integers in the order of the values' magnitudes: their bits without the sign."""
-    unsigned = np.dtype(f"u{entries.values.itemsize}")
-    bits: Array = np.asarray(entries.values).view(unsigned) & unsigned.type(np.iinfo(unsigned).max >> 1)
-    return bits
+    return selection.bits_of(np.abs(np.asarray(entries.values)))
 
 
 def largest(entries: Sparse, count: int) -> tuple[Sparse, Sparse]:
@@ -131,11 +130,7 @@ def largest(entries: Sparse, count: int) -> tuple[Sparse, Sparse]:
         return entries, between(entries, 0, 0)
     if sizes_only(entries.values):
         return between(entries, 0, count), between(entries, count, len(entries.values))
-    size = magnitudes(entries)
-    least = np.partition(size, len(size) - count)[len(size) - count]
-    keep = size > least
-    equal = np.flatnonzero(size == least)
-    keep[equal[: count - np.count_nonzero(keep)]] = True
+    keep = selection.largest(magnitudes(entries), count)
     return _where(entries, keep), _where(entries, ~keep)
 
 
@@ -162,12 +157,16 @@ def joined(several: Sequence[Sparse]) -> Sparse:
 
 def absent(entries: Sparse, total: Sparse) -> Sparse:
     """Return the entries at positions that ``total`` does not have."""
-    return between(entries, 0, 0) if sizes_only(entries.values) else _where(entries, ~_found(entries, total))
+    if sizes_only(entries.values):
+        return between(entries, 0, 0)
+    return _where(entries, np.isin(entries.indices, total.indices, assume_unique=True, invert=True))
 
 
 def present(entries: Sparse, total: Sparse) -> Sparse:
     """Return the entries at positions that ``total`` has."""
-    return entries if sizes_only(entries.values) else _where(entries, _found(entries, total))
+    if sizes_only(entries.values):
+        return entries
+    return _where(entries, np.isin(entries.indices, total.indices, assume_unique=True))
 
 
 def cut(entries: Sparse, bounds: Sequence[int]) -> list[Sparse]:
@@ -183,14 +182,6 @@ def histogram(entries: Sparse, edges: Array) -> Array:
     if sizes_only(entries.values):
         return np.diff(edges).astype(np.float32)
     return np.diff(np.searchsorted(entries.indices, edges)).astype(np.float32)
-
-
-def _found(entries: Sparse, total: Sparse) -> Array:
-    if not len(total.indices):
-        return np.zeros(len(entries.indices), bool)
-    places = np.searchsorted(total.indices, entries.indices)
-    present: Array = total.indices[np.minimum(places, len(total.indices) - 1)] == entries.indices
-    return present
 
 
 def _where(entries: Sparse, keep: Array) -> Sparse:

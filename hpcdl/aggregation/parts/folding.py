@@ -1,7 +1,5 @@
 """Folding: run a scheme for powers of two on any p (Thakur, Rabenseifner & Gropp 2005, section 4.5)."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -18,7 +16,7 @@ class Fold(NamedTuple):
     guests: int
 
     @classmethod
-    def of(cls, size: int) -> Fold:
+    def of(cls, size: int) -> "Fold":
         """Return the fold of ``size`` ranks."""
         power = 1 << size.bit_length() - 1
         return cls(power, size - power)

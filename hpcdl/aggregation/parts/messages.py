@@ -11,7 +11,7 @@ A message begins with a header of four words: its length in bytes with header an
 sender's rank, the length of the content. It ends at a multiple of 8 bytes, so that every content is aligned.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 from zlib import crc32
 
@@ -131,13 +131,7 @@ async def gather_in_rounds(
         known += arrived
         for message in arrived:
             ends.append(ends[-1] + len(message))
-    return in_rank_order(known, rank)
-
-
-def in_rank_order(messages: Sequence[Array], first: int) -> list[Array]:
-    """Return messages of the ranks ``first``, ``first`` + 1, ..., which go around, in the order of the ranks."""
-    size = len(messages)
-    return [messages[(rank - first) % size] for rank in range(size)]
+    return known[size - rank :] + known[: size - rank]
 
 
 async def transfer(comm: Comm, message: Array | None, dest: int, inbox: Array | None, source: int) -> Array:

@@ -1,7 +1,5 @@
 """Places in trees, and sums and broadcasts along them, pipelined by segments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -20,7 +18,7 @@ class Place(NamedTuple):
     """Empty for the root, else one rank."""
     children: list[int]
 
-    def renamed(self, rank_of: Callable[[int], int]) -> Place:
+    def renamed(self, rank_of: Callable[[int], int]) -> "Place":
         """Return the place with ranks instead of nodes."""
         return Place([rank_of(node) for node in self.parents], [rank_of(node) for node in self.children])
 

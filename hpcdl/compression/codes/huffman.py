@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Bytes, check_room, kernels, padded
+from hpcdl.compression.parts.protocol import Bytes, CompiledCode, check_room, padded
 from hpcdl.fabric.comm import Array
 
 MAX_CODE: Final = 15
@@ -17,18 +17,13 @@ NARROW, WIDE = 4, 8
 HEADER: Final = 2
 
 
-class Huffman:
+class Huffman(CompiledCode):
     """Canonical Huffman code of small integers; larger ones are a symbol for their length and their lower bits.
 
     A symbol of its own has each integer below 2^d, d = 4 or 8. An integer from 2^N on has the symbol 2^d + N - d,
     and its N lower bits follow. A message begins with the code lengths of all symbols up to the last that occurs,
     after their number in two bytes (Deep Compression: Han 2016, section 4).
     """
-
-    words = False
-
-    def __init__(self) -> None:
-        self._kernels = kernels(None, "integer_codes")
 
     def bound(self, count: int, total: int) -> int:
         return max(_bound(count, total), _bound(min(count, FEW), total))

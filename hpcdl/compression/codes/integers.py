@@ -5,24 +5,19 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.compression.parts.protocol import Bytes, check_room, kernels, padded
+from hpcdl.compression.parts.protocol import Bytes, CompiledCode, check_room, padded
 from hpcdl.fabric.comm import Array
 
 WIDEST: Final = 31
 """Largest parameter k."""
 
 
-class Rice:
+class Rice(CompiledCode):
     """Rice code: the quotient by 2^k in unary, then k bits of remainder (Rice 1979; Strom 2015, section 3).
 
     A message's first byte is k: the largest with ``count`` x 2^k below the sum. For gaps 2^k is then just below
     1 / density. This k costs the fewest bits at worst.
     """
-
-    words = False
-
-    def __init__(self) -> None:
-        self._kernels = kernels(None, "integer_codes")
 
     def bound(self, count: int, total: int) -> int:
         k = parameter(count, total)
@@ -47,16 +42,11 @@ def parameter(count: int, total: int) -> int:
     return min(WIDEST, ((total - 1) // count).bit_length() - 1) if total > count > 0 else 0
 
 
-class Elias:
+class Elias(CompiledCode):
     """Universal code delta of x = integer + 1 (Elias 1975): no parameter, short for small integers.
 
     With N = floor(log2 x) and M = floor(log2(N + 1)): M zeros, N + 1 in M + 1 bits, then the N lower bits of x.
     """
-
-    words = False
-
-    def __init__(self) -> None:
-        self._kernels = kernels(None, "integer_codes")
 
     def bound(self, count: int, total: int) -> int:
         if not count:

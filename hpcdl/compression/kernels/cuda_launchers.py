@@ -7,6 +7,7 @@ results are on the host.
 """
 
 from collections.abc import Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,6 @@ import numpy.typing as npt
 
 from hpcdl.compression.kernels import low_rank
 from hpcdl.compression.kernels.lanes import CHUNK, LANES, add_chunks
-from hpcdl.compression.kernels.ternary import join
 from hpcdl.compression.parts.selection import Magnitude, bits
 from hpcdl.fabric.comm import Array, Device
 
@@ -93,15 +93,12 @@ class Entries(Launcher):
         self._launch("take", dtype, n, vector, device.asarray(indices), values, n)
         return device.to_host(values)
 
-    def put(self, indices: Array, values: Array, into: Array) -> None:
-        self._write("put", indices, values, into)
-
-    def add(self, indices: Array, values: Array, into: Array) -> None:
-        self._write("add", indices, values, into)
-
     def _write(self, kernel: str, indices: Array, values: Array, into: Array) -> None:
         device, n = self._device, len(indices)
         self._launch(kernel, into.dtype, n, into, device.asarray(indices), device.asarray(values), n)
+
+    put = partialmethod(_write, "put")
+    add = partialmethod(_write, "add")
 
     def correct(self, gradient: Array, velocity: Array, accumulated: Array, momentum: float, scale: float) -> None:
         n = len(gradient)
@@ -218,7 +215,9 @@ class Ternary(SegmentLauncher):
         lanes, moments = device.empty((2, chunks, LANES), "float64"), device.empty((chunks, 2), "float64")
         self._launch("moment_lanes", dtype, chunks * LANES, vector, edges, lanes, chunks)
         self._launch("moments_of_chunks", dtype, chunks, lanes, edges, moments, chunks)
-        join(device.to_host(moments), segments.firsts, totals)
+        on_host = device.to_host(moments)
+        add_chunks(on_host, segments.firsts, totals)
+        totals[:, 1] = np.maximum.reduceat(on_host[:, 1], segments.firsts[:-1])
 
     def encode(
         self, vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np.uint64, position: int

@@ -11,8 +11,7 @@ from hpcdl.fabric.comm import Array
 
 def take(vector: Array, indices: Array) -> Array:
     """Return the entries at ``indices``."""
-    taken: Array = vector[indices]
-    return taken
+    return vector[indices]
 
 
 def put(indices: Array, values: Array, into: Array) -> None:

@@ -27,16 +27,6 @@ _LARGEST: Final = np.float32(65504)
 
 
 @intrinsic
-def _float(_context: object, _bits: types.Type) -> Intrinsic:
-    return types.float32(types.uint32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.FloatType())
-
-
-@intrinsic
-def _bits(_context: object, _number: types.Type) -> Intrinsic:
-    return types.uint32(types.float32), lambda _c, builder, _s, value: builder.bitcast(value[0], ir.IntType(32))
-
-
-@intrinsic
 def _to_float16(_context: object, _number: types.Type) -> Intrinsic:
     """Return the bits of the nearest float16 of a float32."""
 
@@ -58,8 +48,8 @@ def _of_float16(_context: object, _bits: types.Type) -> Intrinsic:
 def _to_bfloat16(number: np.float32) -> np.uint32:
     """Return the bits of the nearest bfloat16, above 16 bits that have no meaning."""
     # Half a unit of the last bit is added, less one if that bit is even: ties go to even.
-    bits = _bits(number)
-    return bits + (((bits >> _16) & _1) + _ROUND)  # type: ignore[no-any-return]
+    bits = np.float32(number).view(np.uint32)
+    return bits + (((bits >> _16) & _1) + _ROUND)
 
 
 @njit(nogil=True, cache=True)
@@ -71,10 +61,10 @@ def narrow_bfloat16(numbers: Array, sent: Array, residual: Array | None) -> np.b
     worst = np.uint32(0)
     for i in range(len(numbers)):
         rounded = _to_bfloat16(numbers[i])
-        worst = max(worst, _bits(numbers[i]) & _MAGNITUDE, rounded & _MAGNITUDE)
+        worst = max(worst, np.float32(numbers[i]).view(np.uint32) & _MAGNITUDE, rounded & _MAGNITUDE)
         sent[i] = np.uint16(rounded >> _16)
         if residual is not None:
-            residual[i] = numbers[i] - _float(rounded & _UPPER)
+            residual[i] = numbers[i] - np.uint32(rounded & _UPPER).view(np.float32)
     return worst < _INFINITE
 
 
@@ -85,7 +75,7 @@ def widen_bfloat16(sent: Array, numbers: Array) -> np.bool_:
     for i in range(len(sent)):
         bits = np.uint32(sent[i]) << _16
         worst = max(worst, bits & _MAGNITUDE)
-        numbers[i] = _float(bits)
+        numbers[i] = np.uint32(bits).view(np.float32)
     return worst < _INFINITE
 
 
@@ -93,7 +83,8 @@ def widen_bfloat16(sent: Array, numbers: Array) -> np.bool_:
 def add_bfloat16(into: Array, addend: Array) -> None:
     """Add bfloat16 numbers to ``into`` in float32, and round the sums."""
     for i in range(len(into)):
-        total = _float(np.uint32(into[i]) << _16) + _float(np.uint32(addend[i]) << _16)
+        upper, other = np.uint32(np.uint32(into[i]) << _16), np.uint32(np.uint32(addend[i]) << _16)
+        total = upper.view(np.float32) + other.view(np.float32)
         into[i] = np.uint16(_to_bfloat16(total) >> _16)
 
 
@@ -105,7 +96,7 @@ def narrow_float16(numbers: Array, sent: Array, residual: Array | None) -> np.bo
     """
     worst = np.uint32(0)
     for i in range(len(numbers)):
-        worst = max(worst, _bits(numbers[i]) & _MAGNITUDE)
+        worst = max(worst, np.float32(numbers[i]).view(np.uint32) & _MAGNITUDE)
         # rounding would make larger ones infinite, and the residual with them
         sent[i] = _to_float16(min(max(numbers[i], -_LARGEST), _LARGEST))
         if residual is not None:

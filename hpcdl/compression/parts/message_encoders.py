@@ -24,11 +24,10 @@ class VectorMessages:
         self._fed_back = fed_back
 
     def bound(self, span: slice) -> int:
-        return self.expected(span)
-
-    def expected(self, span: slice) -> int:
         size, dtype = self._vector(span)
         return STEP_BYTES + size * np.dtype(dtype).itemsize
+
+    expected = bound
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         rounds = self._compressor.rounds(span, vector, vector if self._fed_back else None, step)

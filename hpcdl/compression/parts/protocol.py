@@ -15,8 +15,6 @@ compressor may change. ``step`` counts the exchanges of the rank: random draws a
 Below: segments of the gradient, memory and kernels of the device that holds it, and checks of values and messages.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -80,11 +78,9 @@ class Summable(Protocol):
         what this rank's input had more than its part of that sum: summed over ranks, residual + vector = input.
         Raises FloatingPointError for a value, or a sum, that is infinite or not a number.
         """
-        ...
 
     def lengths(self, span: slice) -> list[tuple[int, str]]:
         """Return elements and dtype of each vector that :meth:`rounds` yields."""
-        ...
 
 
 class PointToPoint(Summable, Protocol):
@@ -95,7 +91,6 @@ class PointToPoint(Summable, Protocol):
 
         ``fed_back``: what is not sent is in a residual. Raises FloatingPointError for an infinite value.
         """
-        ...
 
 
 class Selector(Protocol):
@@ -110,15 +105,12 @@ class Selector(Protocol):
 
         Raises FloatingPointError for a value that is infinite or not a number.
         """
-        ...
 
     def most(self, span: slice) -> int:
         """Return the most entries that :meth:`select` returns."""
-        ...
 
     def expected(self, span: slice) -> int | None:
         """Return the usual number of entries; None if it depends on the values."""
-        ...
 
 
 class Encoder(Protocol):
@@ -128,36 +120,21 @@ class Encoder(Protocol):
 
     def bound(self, span: slice) -> int:
         """Return the most bytes of a message."""
-        ...
 
     def expected(self, span: slice) -> int | None:
         """Return the usual bytes of a message; None if they depend on the values."""
-        ...
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         """Write a message to ``wire``, (bound,); return its bytes. ``vector`` keeps what is not sent.
 
         Raises FloatingPointError for a value that is infinite or not a number.
         """
-        ...
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
         """Add the decoded message to ``into``, (span length,).
 
         Raises ValueError for a corrupt message; then ``into`` has no meaning.
         """
-        ...
-
-
-class FixedLength:
-    """Base of encoders whose messages of a span are equally long."""
-
-    def bound(self, span: slice) -> int:
-        """Return the bytes of a message."""
-        raise NotImplementedError
-
-    def expected(self, span: slice) -> int:
-        return self.bound(span)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,19 +173,15 @@ class SharedScalers(Encoder, Protocol):
 
     def count(self, span: slice) -> int:
         """Return the number of scalers of ``span``."""
-        ...
 
     def scalers(self, span: slice, vector: Array) -> Array:
         """Return the scalers of this rank's ``vector``, on the host (count,)."""
-        ...
 
     def share(self, span: slice, scalers: Array) -> None:
         """Use ``scalers``, the largest of all ranks, for the next message of ``span`` and for its sum."""
-        ...
 
     def of_sums(self) -> Encoder:
         """Return the encoder of sums of messages, which loses nothing."""
-        ...
 
 
 def check_finite(finite: bool | np.bool_) -> None:
@@ -289,6 +262,36 @@ def kernels(device: Device | None, name: str) -> Any:
     return import_module(f"{KERNELS}.cuda_launchers").launcher(device, name)
 
 
+class FixedLength:
+    """Base of encoders whose messages of a span are equally long: numbers of segments, then bits of entries.
+
+    ``name``: of the kernels. ``numbers``: in a message, per segment. ``bits``: per entry.
+    """
+
+    def __init__(self, name: str, layout: Layout, segments: Segments, *, numbers: int, bits: int) -> None:
+        self.state: dict[str, Array] = {}
+        self.segments = segments
+        self._kernels = kernels(layout.device, name)
+        self._dtype = np.dtype(layout.dtype)
+        self._numbers, self._bits = numbers, bits
+
+    def bound(self, span: slice) -> int:
+        """Return the bytes of a message."""
+        return self._header(span) + (self._bits * int(span.stop - span.start) + 7) // 8
+
+    expected = bound
+
+    def _header(self, span: slice) -> int:
+        return self.segments.count(span) * self._numbers * self._dtype.itemsize
+
+    def _opened(self, span: slice, message: Bytes) -> tuple[Array, Bytes]:
+        """Return the numbers of a message, and its bits. Raises ValueError for a wrong length or padding."""
+        check_length(message, self.bound(span))
+        check_padding(message, self._bits * int(span.stop - span.start))
+        header = self._header(span)
+        return message[:header].copy().view(self._dtype), message[header:]
+
+
 def to_device(device: Device | None, array: Array) -> Array:
     """Return a host array where the gradient is."""
     return array if device is None else device.asarray(array)
@@ -320,14 +323,12 @@ class Code(Protocol):
 
     def bound(self, count: int, total: int) -> int:
         """Return the most bytes of at most ``count`` integers that sum to at most ``total``."""
-        ...
 
     def encode(self, integers: Array, wire: Bytes) -> int:
         """Write ``integers``, uint32 (count,), to ``wire``, (bound,); return the bytes.
 
         Raises ValueError if ``wire`` is too short.
         """
-        ...
 
     def decode(self, message: Bytes, integers: Array) -> None:
         """Fill ``integers``, uint32 (count,), from the whole ``message``.
@@ -335,14 +336,20 @@ class Code(Protocol):
         Raises ValueError for a message that cannot have been encoded from ``count`` integers. ``integers`` then
         has no meaning.
         """
-        ...
+
+
+class CompiledCode:
+    """Base of codes of gaps that kernels write and read."""
+
+    words = False
+
+    def __init__(self) -> None:
+        self._kernels = kernels(None, "integer_codes")
 
 
 def padded(message: Bytes) -> Bytes:
     """Return a copy of ``message`` with :data:`PADDING` zero bytes at its end."""
-    copy = np.zeros(len(message) + PADDING, np.uint8)
-    copy[: len(message)] = message
-    return copy
+    return np.concatenate([message, np.zeros(PADDING, np.uint8)])
 
 
 def check_room(wire: Bytes, most: int) -> None:

@@ -37,6 +37,16 @@ def from_bits(magnitude: Magnitude, dtype: np.dtype[np.generic]) -> float:
     return float(np.array([magnitude]).view(dtype)[0])
 
 
+def largest(magnitudes: Array, count: int) -> Array:
+    """Return a mask of the ``count`` largest of more magnitudes."""
+    # Entries equal to the least one fill what is left, the first ones first: all machines choose alike.
+    least = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
+    chosen: Array = magnitudes > least
+    ties = np.flatnonzero(magnitudes == least)
+    chosen[ties[: count - np.count_nonzero(chosen)]] = True
+    return chosen
+
+
 def quantile(sampled: Array, share: float) -> Magnitude:
     """Return the magnitude that this share of ``sampled`` reaches; ``sampled`` is put into another order."""
     rank = max(0, min(len(sampled) - 1, len(sampled) - round(share * len(sampled))))
@@ -164,11 +174,4 @@ class Search:
         """Return those ``k`` of ``positions`` with the largest magnitudes, or all if there are no more."""
         if len(positions) <= k:
             return positions
-        magnitudes = bits_of(np.abs(self.kernels.take(vector, positions)))
-        # Entries equal to the least one fill what is left, the first ones first: all machines choose alike.
-        least = np.partition(magnitudes, len(positions) - k)[len(positions) - k]
-        chosen = magnitudes > least
-        ties = np.flatnonzero(magnitudes == least)
-        chosen[ties[: k - np.count_nonzero(chosen)]] = True
-        kept: Array = positions[chosen]
-        return kept
+        return positions[largest(bits_of(np.abs(self.kernels.take(vector, positions))), k)]

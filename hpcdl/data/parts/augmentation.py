@@ -97,10 +97,7 @@ class Crops:
         height, width, channels = self.window
         pad = self.padding
         if pad:
-            sides = (side + 2 * pad for side in self.shape[:2])
-            padded = np.zeros((len(pixels), *sides, channels), pixels.dtype)
-            padded[:, pad:-pad, pad:-pad] = pixels
-            pixels = padded
+            pixels = np.pad(pixels, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
         # a view of all possible windows; the chosen one of each image is copied
         windows = np.moveaxis(sliding_window_view(pixels, (height, width), axis=(1, 2)), 3, 5)
         crops: Array = windows[np.arange(len(pixels)), self.top, self.left]

@@ -1,6 +1,7 @@
 """Layers with weights and a bias: convolution, locally connected, fully connected."""
 
 from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
 
 from hpcdl.nn.backend import Bound
 from hpcdl.nn.geometry import LinearGeometry, Pair, Shape, Window, WindowGeometry, as_image, pair, windows
@@ -25,6 +26,8 @@ class _Filters:
     bias: Initializer | None = zeros
     relu: bool = False
     groups = 1  # a setting of Convolution alone
+    operation: ClassVar[str]
+    """Name of the backend's operation; see :class:`hpcdl.nn.backend.Backend`."""
 
     @property
     def window(self) -> Window:
@@ -33,6 +36,10 @@ class _Filters:
     def output(self, shape: Shape) -> Shape:
         """Return (P, Q, K); ValueError where the kernel does not fit or the groups do not divide."""
         return self._geometry(shape, "float32").output
+
+    def bind(self, shape: Shape, site: Site) -> Bound:
+        op = getattr(site.backend, self.operation)(self._geometry(shape, site.dtype))
+        return BoundAffine(op, site, biased=self.bias is not None)
 
     def _geometry(self, shape: Shape, dtype: str) -> WindowGeometry:
         image, groups = as_image(shape, layer=self.name), self.groups
@@ -55,6 +62,7 @@ class Convolution(_Filters):
     section 3.2). ``rates`` are the factors on the learning rate of weights and of biases.
     """
 
+    operation = "convolution"
     groups: int = 1
     rates: tuple[float, float] = (1.0, 1.0)
 
@@ -65,10 +73,6 @@ class Convolution(_Filters):
             "weight", (self.filters, *self.window.kernel, channels), self.weight, True, self.rates[0]
         )
         return _with_bias(weight, (self.filters,), self.bias, self.rates[1])
-
-    def bind(self, shape: Shape, site: Site) -> Bound:
-        op = site.backend.convolution(self._geometry(shape, site.dtype))
-        return BoundAffine(op, site, biased=self.bias is not None)
 
 
 @dataclass(eq=False)
@@ -82,15 +86,13 @@ class LocallyConnected(_Filters):
     fills (P Q K, R, S, C), so its fan-in is R S C.
     """
 
+    operation = "locally_connected"
+
     def declare(self, shape: Shape) -> list[Variable]:
         """Return ``weight`` (P, Q, K, R, S, C) and ``bias`` (P, Q, K)."""
         geometry = self._geometry(shape, "float32")
         filters = (*geometry.output, *geometry.kernel, geometry.image[2])
         return _with_bias(Variable("weight", filters, per_filter(self.weight), True), geometry.output, self.bias)
-
-    def bind(self, shape: Shape, site: Site) -> Bound:
-        op = site.backend.locally_connected(self._geometry(shape, site.dtype))
-        return BoundAffine(op, site, biased=self.bias is not None)
 
 
 @dataclass(eq=False)

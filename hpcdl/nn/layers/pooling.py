@@ -110,13 +110,10 @@ class Subsampling(Plain):
         pixels, zeros = (*output[:2], image[2]), (*output[:2], self.channels - image[2])
         pool = site.backend.average_pooling(WindowGeometry(image, pixels, *self.window, site.dtype))
         join = site.backend.concatenation(geometry.ConcatenationGeometry((pixels, zeros), site.dtype))
-
-        @cache
-        def zero_channels(batch: int) -> Array:
-            vector = site.backend.zeros(batch * math.prod(zeros), geometry.storage_dtype(site.dtype))
-            return vector.reshape(batch, *zeros)
-
-        return BoundSubsampling(pool, join, zero_channels)
+        make, dtype = site.backend.zeros, geometry.storage_dtype(site.dtype)
+        return BoundSubsampling(
+            pool, join, cache(lambda batch: make(batch * math.prod(zeros), dtype).reshape(batch, *zeros))
+        )
 
 
 @dataclass(eq=False)

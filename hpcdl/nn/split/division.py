@@ -9,35 +9,24 @@ from typing import Any, Final
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, Variable
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.layers.pooling import WindowPooling
 from hpcdl.nn.split import branches
-from hpcdl.nn.split.layers import (
-    batch_norm_by_positions,
-    convolution_by_filters,
-    convolution_by_rows,
-    linear_by_inputs,
-    linear_by_outputs,
-    locally_connected_by_rows,
-    pooling_by_rows,
-)
+from hpcdl.nn.split import layers as splits
 from hpcdl.nn.split.layout import Layout, by_images
 from hpcdl.nn.split.part import Part, along
 
 Splitter = Callable[[Any, "Shape", Layout, int, int], list[Part]]
 """Function (layer, shape of its inputs, their layout, rank, ranks) that returns the parts of the layer."""
 SPLITS: Final[dict[str, dict[type, Splitter]]] = {
-    "model": {Convolution: convolution_by_filters, LocallyConnected: locally_connected_by_rows},
-    "space": {Convolution: convolution_by_rows, LocallyConnected: locally_connected_by_rows},
+    "model": {Convolution: splits.convolution_by_filters, LocallyConnected: splits.locally_connected_by_rows},
+    "space": {Convolution: splits.convolution_by_rows, LocallyConnected: splits.locally_connected_by_rows},
     "hybrid": {},
 }
 """Ways to split, and the axis along which each splits layers of images; the others are data-parallel."""
-LINEAR: Final[dict[str, Splitter]] = {"outputs": linear_by_outputs, "inputs": linear_by_inputs}
+LINEAR: Final[dict[str, Splitter]] = {"outputs": splits.linear_by_outputs, "inputs": splits.linear_by_inputs}
 """Ways to split fully connected layers."""
-_BRANCHED: Final = (Auxiliary, Concat, Residual)
-_Placed = list[tuple[Part, "Shape"]]
 
 
 @dataclass(frozen=True)
@@ -122,11 +111,11 @@ def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, ra
     return Division(parts, shapes, names, shape)
 
 
-def _chain(layers: Sequence[Layer], shape: Shape, have: Layout, way: _Way) -> tuple[_Placed, Layout]:
+def _chain(layers: Sequence[Layer], shape: Shape, have: Layout, way: _Way) -> tuple[list[branches.Placed], Layout]:
     """Return the parts of consecutive ``layers`` with their input shapes, and the layout of the outputs."""
-    placed: _Placed = []
+    placed: list[branches.Placed] = []
     for layer in layers:
-        if isinstance(layer, _BRANCHED) and way.split != "hybrid":
+        if isinstance(layer, branches.Branched) and way.split != "hybrid":
             inside = partial(_chain, way=way)
             parts, have = branches.divided(layer, shape, have, way.rank, inside)
             placed += parts
@@ -147,13 +136,13 @@ def _parts(layer: Layer, shape: Shape, have: Layout, way: _Way) -> list[Part]:
         return divided(layer, shape, have, rank, ranks)
     by_features = not have.by_images and (len(shape) == 1 or have.axis == len(have.shape))
     if isinstance(layer, BatchNorm) and way.split != "hybrid" and not by_features:
-        return batch_norm_by_positions(layer, shape, have, rank, ranks)
+        return splits.batch_norm_by_positions(layer, shape, have, rank, ranks)
     if have.by_images:
         return [_data_parallel(layer, shape, have, rank)]
     if getattr(layer, "alone", None) in {"elements", "channels" if by_features else "rows"}:
         return [_following(layer, shape, have, rank)]
     if isinstance(layer, WindowPooling) and layer.output(shape)[0] >= ranks:
-        return pooling_by_rows(layer, shape, have, rank, ranks)
+        return splits.pooling_by_rows(layer, shape, have, rank, ranks)
     return [_data_parallel(layer, shape, have, rank)]
 
 

@@ -98,11 +98,7 @@ def windowed(
 
 
 def locally_connected_by_rows(
-    layer: LocallyConnected,
-    shape: Shape,
-    have: Layout,  # noqa: ARG001
-    rank: int,
-    ranks: int,
+    layer: LocallyConnected, shape: Shape, _have: Layout, rank: int, ranks: int
 ) -> list[Part]:
     """Split the image by rows; a rank has the filters of its rows of outputs (Dean et al. 2012, section 3).
 
@@ -118,13 +114,7 @@ def locally_connected_by_rows(
     return [Part(piece, takes, gives, rank, along(layer, shape, slice(*gives.ranges[rank])))]
 
 
-def pooling_by_rows(
-    layer: WindowPooling,
-    shape: Shape,
-    have: Layout,  # noqa: ARG001
-    rank: int,
-    ranks: int,
-) -> list[Part]:
+def pooling_by_rows(layer: WindowPooling, shape: Shape, _have: Layout, rank: int, ranks: int) -> list[Part]:
     """Split the image by rows, with the halo of a convolution.
 
     Rows of the padding are never the maximum; in a mean they count as zeros. With h rows of halo in all, B images
@@ -149,7 +139,7 @@ def _bind_rows(layer: WindowPooling, image: Shape, output: Shape, site: Site) ->
     return BoundElementary(getattr(site.backend, layer.operation)(geometry))
 
 
-def convolution_by_filters(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:  # noqa: ARG001
+def convolution_by_filters(layer: Convolution, shape: Shape, _have: Layout, rank: int, ranks: int) -> list[Part]:
     """Split the filters: every rank takes all channels (model parallelism; Gholami et al. 2018, eq. 3).
 
     Inputs that are cut are gathered in forward; in backward the ranks' summands of the input gradient are
@@ -169,7 +159,7 @@ def convolution_by_filters(layer: Convolution, shape: Shape, have: Layout, rank:
     return [Part(piece, whole(shape, ranks), gives, rank, along(layer, shape, slice(low, high)))]
 
 
-def convolution_by_rows(layer: Convolution, shape: Shape, have: Layout, rank: int, ranks: int) -> list[Part]:  # noqa: ARG001
+def convolution_by_rows(layer: Convolution, shape: Shape, _have: Layout, rank: int, ranks: int) -> list[Part]:
     """Split the image by rows (domain parallelism; Gholami et al. 2018, section 2.4). Every rank has all weights.
 
     A rank receives its halo: the rows of others that its windows read. In backward it returns their gradients.

@@ -74,8 +74,7 @@ class Multipliers:
         Without tensors the vector is one. Raises ValueError if a vector is not flat or the lengths differ.
         """
         length = _length(vectors)
-        every = self._tensors or [(slice(0, length), True, 1.0)]
-        return [(slice(max(0, at.start), min(length, at.stop)), decay, rate) for at, decay, rate in every]
+        return self._clipped(0, length) if self._tensors else [(slice(0, length), True, 1.0)]
 
     def check_whole(self, vector: Array) -> None:
         """Raise ValueError if a tensor is not whole in ``vector``."""
@@ -104,16 +103,19 @@ class Multipliers:
     def _special(self, begin: int, end: int) -> SpecialEntries:
         """Return the special entries of a block, counted from its start."""
         if (begin, end) not in self._by_block:
-            inside = [
-                (slice(max(entries.start, begin) - begin, min(entries.stop, end) - begin), decay, rate)
-                for entries, decay, rate in self._tensors
-                if max(entries.start, begin) < min(entries.stop, end)
-            ]
+            inside = self._clipped(begin, end)
             self._by_block[begin, end] = SpecialEntries(
                 [entries for entries, decay, _ in inside if not decay],
                 [(entries, rate) for entries, _, rate in inside if rate != 1],
             )
         return self._by_block[begin, end]
+
+    def _clipped(self, begin: int, end: int) -> list[tuple[slice, bool, float]]:
+        """Return the tensors between two positions, counted from the first, without what is outside."""
+        return [
+            (slice(max(0, entries.start), min(end - begin, entries.stop)), decay, rate)
+            for entries, decay, rate in self.part(slice(begin, end))._tensors  # noqa: SLF001 - of the same class
+        ]
 
 
 def _length(vectors: Sequence[Array]) -> int:

@@ -1,6 +1,5 @@
-"""Protocol of optimizers, their base, checks of their settings, and the step that Adam and AdamW share."""
+"""Protocol of optimizers, their base, and checks of their settings."""
 
-import math
 from typing import Final, Protocol
 
 import numpy as np
@@ -124,43 +123,3 @@ class Rule:
     def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         """See :meth:`Optimizer.update`; the rate is a float, so that it keeps the precision of the parameters."""
         raise NotImplementedError
-
-
-class Moments(Rule):
-    """An optimizer with Adam's two moments, ``mean`` and ``mean_square``.
-
-    ValueError unless the betas are in [0, 1), ``epsilon`` > 0 and ``weight_decay`` >= 0.
-    """
-
-    def __init__(
-        self, *, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8, weight_decay: float = 0.0
-    ) -> None:
-        super().__init__(weight_decay)
-        self.beta1 = fraction("beta1", beta1)
-        self.beta2 = fraction("beta2", beta2)
-        self.epsilon = positive("epsilon", epsilon)
-
-    def adam_step(self, parameters: Array, gradients: Array, rate: float, decay: float) -> None:
-        """Make the step of Kingma & Ba 2015, algorithm 1; ``decay`` is an L2 penalty, part of the gradient."""
-        t = self.steps + 1
-        rate /= 1 - self.beta1**t
-        square_correction = 1 / math.sqrt(1 - self.beta2**t)
-        mean = state_vector(self.state, "mean", parameters)
-        mean_square = state_vector(self.state, "mean_square", parameters)
-        for block, special in self.multipliers.blocks(parameters, gradients, mean, mean_square, scratch=2):
-            w, plain, m, s, decayed, step = block
-            g = special.decayed(plain, w, decay, decayed)
-            np.multiply(g, 1 - self.beta1, out=step)
-            m *= self.beta1
-            m += step
-            np.multiply(g, g, out=step)
-            step *= 1 - self.beta2
-            s *= self.beta2
-            s += step
-            np.sqrt(s, out=step)
-            step *= square_correction
-            step += self.epsilon
-            np.divide(m, step, out=step)
-            step *= rate
-            special.scale(step)
-            w -= step

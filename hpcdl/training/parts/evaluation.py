@@ -16,7 +16,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import NO_FIDELITY, Compressed
 from hpcdl.training.parts.inputs import Inputs, Prefetch
 from hpcdl.training.parts.journal import Journal, Moment
-from hpcdl.training.parts.split.model_group import using
+from hpcdl.training.parts.split.model_group import holders, using
 
 TEST_BYTES: Final = 1 << 20
 """Images that are tested at once, at least."""
@@ -98,8 +98,7 @@ class Evaluation:
         epochs, samples = steps / inputs.steps_per_epoch, round(steps * inputs.global_batch)
         fidelity = NO_FIDELITY
         if self.compressed is not None:
-            alike = comm if self.inputs.group is None else self.inputs.group.place.data
-            fidelity = await self.compressed.fidelity(alike, replica.gradients)
+            fidelity = await self.compressed.fidelity(holders(comm, inputs.group), replica.gradients)
         self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, fidelity=fidelity, at=at)
         reached = self.target_accuracy is not None and accuracy >= self.target_accuracy
         return bool(self.stop_at_target and reached)
@@ -143,8 +142,9 @@ class Evaluation:
 
         ``weight``: of this rank's replica; the weights of all add up to their number.
         """
-        ranks = comm if self.inputs.group is None else self.inputs.group.place.data
-        square = _square_distance if self.inputs.group is None else self.inputs.group.square_distance
+        group = self.inputs.group
+        square = group.square_distance if group is not None else lambda own, mean: float(((own - mean) ** 2).sum())
+        ranks = holders(comm, group)
         average = await comm.compute("evaluation", partial(mul, parameters, weight))
         await ranks.native("allreduce", average)
         await comm.compute("evaluation", partial(itruediv, average, ranks.size))
@@ -184,7 +184,3 @@ def test_share(
             sums += (loss, correct)
         replica.release_predictions()
     return sums
-
-
-def _square_distance(parameters: Array, average: Array) -> float:
-    return float(((parameters - average) ** 2).sum())

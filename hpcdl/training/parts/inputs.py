@@ -17,7 +17,7 @@ from hpcdl.fabric.comm import Array
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.layout import Range
-from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
+from hpcdl.optim.parts.protocol import Rule
 from hpcdl.training.parts.split.model_group import ModelGroup
 
 T = TypeVar("T")
@@ -188,15 +188,11 @@ class SizedInputs(Inputs):
         return np.empty(self._group_images, np.int64)
 
 
-class NoUpdates:
+class NoUpdates(Rule):
     """Optimizer of a replica of sizes, which changes nothing."""
 
-    multipliers: Multipliers = UNIFORM
-    look_ahead = 0.0
-    steps = 0
-
     def __init__(self) -> None:
-        self.state: dict[str, Array] = {}
+        super().__init__(weight_decay=0.0)
 
-    def update(self, parameters: Array, gradients: Array, learning_rate: float) -> None:
+    def step(self, parameters: Array, gradients: Array, rate: float) -> None:
         """Do nothing."""

@@ -146,13 +146,11 @@ class Journal:
         self.recorder.memory_bytes = size
 
 
+@dataclass(eq=False, slots=True)
 class Outcome:
     """Outcome of one rank's step."""
 
-    __slots__ = ("correct", "images", "loss")
-
-    def __init__(self) -> None:
-        self.loss = float("nan")
-        """Mean loss over this rank's images."""
-        self.correct = 0
-        self.images = 0
+    loss: float = math.nan
+    """Mean loss over this rank's images."""
+    correct: int = 0
+    images: int = 0

@@ -1,6 +1,6 @@
 """Communication graphs for gossip, their mixing weights, and schedules of directed pushes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import combinations, permutations
 from math import isqrt
 from typing import Final
@@ -36,11 +36,8 @@ def neighbours(graph: str, ranks: int, seed: int = 0) -> Links:
     ``"complete"``; ``"random"``, two random cycles drawn by ``seed``: nearly every such graph is an expander
     (Friedman 2008).
     """
-    linked: list[set[int]] = [set() for _ in range(ranks)]
-    for rank, other in _links(graph, ranks, seed):
-        linked[rank].add(other)
-        linked[other].add(rank)
-    return [tuple(sorted(others - {rank})) for rank, others in enumerate(linked)]
+    links = _links(graph, ranks, seed)
+    return _by_rank([*links, *(link[::-1] for link in links)], ranks)
 
 
 def metropolis(links: Sequence[Collection[int]], rank: int) -> dict[int, float]:
@@ -59,15 +56,13 @@ def parities(links: Sequence[Collection[int]]) -> list[int]:
     Every rank but rank 0 has a neighbour of the other parity, one link nearer to rank 0. Therefore the links
     between ranks of different parity connect all ranks of a connected graph.
     """
-    reached, queue, parity = {0}, [0], [0] * len(links)
-    while queue:
-        rank = queue.pop(0)
+    parity, queue = {0: 0}, [0]
+    for rank in queue:  # it grows meanwhile
         for other in links[rank]:
-            if other not in reached:
-                reached.add(other)
-                queue.append(other)
+            if other not in parity:
                 parity[other] = 1 - parity[rank]
-    return parity
+                queue.append(other)
+    return [parity[rank] for rank in range(len(links))]
 
 
 def pushes(graph: str, ranks: int, step: int, seed: int = 0) -> Links:
@@ -77,7 +72,6 @@ def pushes(graph: str, ranks: int, step: int, seed: int = 0) -> Links:
     rank, at the distance 1, 2, 4, ... in turn (Assran et al. 2019, appendix A). ``"complete"``: all other ranks.
     ``"random"``: the next rank of a random cycle, drawn for each step, and a second one for half of the ranks.
     """
-    targets: list[set[int]] = [set() for _ in range(ranks)]
     if ranks > 1 and graph == "random":
         drawn = np.random.PCG64([seed, step]).random_raw(2 * ranks)
         order = np.argsort(drawn[:ranks], kind="stable").tolist()
@@ -92,6 +86,11 @@ def pushes(graph: str, ranks: int, step: int, seed: int = 0) -> Links:
         links = [(rank, (rank + distance) % ranks) for rank in range(ranks)]
     else:
         links = [*permutations(range(ranks), 2)] if graph == "complete" else _links(graph, ranks, seed)
+    return _by_rank(links, ranks)
+
+
+def _by_rank(links: Iterable[tuple[int, int]], ranks: int) -> Links:
+    targets: list[set[int]] = [set() for _ in range(ranks)]
     for rank, other in links:
         targets[rank].add(other)
     return [tuple(sorted(others - {rank})) for rank, others in enumerate(targets)]

@@ -89,7 +89,6 @@ class Uid(IntEnum):
 class Device(ArrayDevice, Protocol):
     """Arrays, kernel launches, matrix products and cuDNN's plans; dtypes are those of geometries or numpy's."""
 
-    deterministic: bool
     has_cudnn: bool
 
     def address(self, array: Array) -> int: ...

@@ -82,7 +82,6 @@ class Gpu:
 
         from hpcdl.nn.kernels.cupy.cudnn_plans import NoEngine, Planner
 
-        self.deterministic = deterministic
         self.has_cudnn = True
         self.number = number
         self._cupy: Any = cupy

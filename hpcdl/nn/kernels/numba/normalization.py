@@ -24,11 +24,6 @@ class BatchNorm(Op[BatchNormGeometry]):
     LeVeque 1979). One pass over memory is then as exact as two.
     """
 
-    def __init__(self, geometry: BatchNormGeometry) -> None:
-        super().__init__(geometry)
-        self._mean = np.zeros(geometry.shape[-1], geometry.dtype)
-        self._inverse = np.ones(geometry.shape[-1], geometry.dtype)
-
     def forward(self, x: Array, shortcut: Array | None, vectors: NormVectors, train: bool) -> Array:
         self._saved = ()
         gamma, beta, mean, variance, *_ = vectors
@@ -45,27 +40,26 @@ class BatchNorm(Op[BatchNormGeometry]):
         scale, to, added = gamma * inverse, as_pixels(y), pixels[:0] if shortcut is None else as_pixels(shortcut)
         kernel(parts, _apply, _apply_in_parts)(pixels, batch_mean, scale, beta, added, geometry.relu, to)
         if train:
-            self._mean, self._inverse = batch_mean.copy(), inverse
-            self._saved = (x, y if geometry.relu else x[:0])
+            self._saved = (x, y if geometry.relu else x[:0], batch_mean.copy(), inverse)
         return y
 
     def backward(self, dy: Array, vectors: NormVectors) -> tuple[Array, Array | None]:
         geometry, (gamma, *_, dgamma, dbeta) = self._geometry, vectors
-        (x, y), self._saved = self._saved, ()
+        (x, y, mean, inverse), self._saved = self._saved, ()
         dx = allocate(dy.shape, dy.dtype)
         dz = allocate(dy.shape, dy.dtype) if geometry.joined and geometry.relu else dy[:0]
         pixels, gradient, output, rectified = as_pixels(x), as_pixels(dy), as_pixels(y), as_pixels(dz)
         parts = bounds(len(gradient), dy.size)
         add = kernel(parts, _sum_gradients, _sum_gradients_in_parts)
-        totals, products = add(gradient, pixels, output, self._mean, rectified)
+        totals, products = add(gradient, pixels, output, mean, rectified)
         dbeta[...] = totals
-        dgamma[...] = products * self._inverse
+        dgamma[...] = products * inverse
         if len(dz):
             gradient, output = rectified, output[:0]
         count, to = max(len(gradient), 1), as_pixels(dx)
-        scale, slope, shift = gamma * self._inverse, self._inverse * dgamma / count, dbeta / count
+        scale, slope, shift = gamma * inverse, inverse * dgamma / count, dbeta / count
         apply = kernel(parts, _apply_gradients, _apply_gradients_in_parts)
-        apply(gradient, pixels, output, (self._mean, scale, slope, shift), to)
+        apply(gradient, pixels, output, (mean, scale, slope, shift), to)
         return dx, (dz if len(dz) else dy) if geometry.joined else None
 
 

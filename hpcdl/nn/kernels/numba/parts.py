@@ -49,15 +49,12 @@ def grid(parts: int, lines: int, panels: int, weights: int, pixels: int, product
     ``pixels``, both in elements. ``products`` are those of the layer. The largest part and the copies cost least.
     """
 
-    def cost(across: int) -> float:
-        down = parts // across
+    def cost(pair: Pair) -> float:
+        down, across = pair
         largest = -(-lines // down) / max(lines, 1) * -(-panels // across) / panels
         return products / PRODUCTS * largest + weights * down + pixels / down
 
-    return min(
-        ((parts // across, across) for across in range(1, parts + 1) if parts % across == 0),
-        key=lambda pair: cost(pair[1]),
-    )
+    return min(((parts // across, across) for across in range(1, parts + 1) if parts % across == 0), key=cost)
 
 
 @njit(nogil=True, cache=True)

@@ -84,10 +84,8 @@ def add_filter_products(v: Array, products: Array, tiles: int, du: Array, span: 
         for piece in range(pieces):
             rows = size + (piece < larger)
             for c in range(0, channels, width):
-                shape, to = (
-                    (rows, min(width, channels - c), 1, tiles),
-                    (du[point, k].ctypes.data + c * item, channels),
-                )
+                shape = (rows, min(width, channels - c), 1, tiles)
+                to = (du[point, k].ctypes.data + c * item, channels)
                 left = (products[point].ctypes.data + k * item, 1, 0, filters)
                 tile(shape, left, (v[point].ctypes.data + c * item, 0, channels), to, to, floor)
             k += rows
@@ -148,9 +146,8 @@ class Winograd(Op[WindowGeometry]):
         super().__init__(geometry)
         self._taps = geometry.kernel[0]
         self._step = SIZE + 1 - self._taps
-        self._channels, self._filters = (
-            size // geometry.groups for size in (geometry.image[2], geometry.output[2])
-        )
+        self._channels = geometry.image[2] // geometry.groups
+        self._filters = geometry.output[2] // geometry.groups
         rows, columns, _ = geometry.output
         self._across = -(-columns // self._step)
         self._down = -(-rows // self._step)

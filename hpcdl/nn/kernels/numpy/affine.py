@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Affine, Weights
@@ -94,11 +93,7 @@ class Im2col(Op[WindowGeometry]):
 
     def _gather(self, framed: Array, chunk: tuple[slice, slice], channels: slice) -> Array:
         """Copy the windows of a chunk: (n P Q, R S C / groups)."""
-        geometry, (n, h, w, c) = self._geometry, framed.strides
-        shape = (len(framed), *geometry.output[:2], *geometry.kernel, self._channels)
-        strides = (n, h * geometry.stride[0], w * geometry.stride[1], h, w, c)
-        # A view in which windows overlap; the frame has the padding, so that all lie in its memory.
-        windows = as_strided(framed[..., channels], shape, strides)[chunk]
+        windows = self._frame.windows(framed[..., channels])[chunk]
         columns = allocate((math.prod(windows.shape[:3]), self._span), framed.dtype)
         columns.reshape(windows.shape)[...] = windows
         return columns
@@ -224,20 +219,14 @@ class LocallyConnected(Op[WindowGeometry]):
 
     def _gather(self, framed: Array, rows: slice) -> Array:
         """Copy the windows of some rows: (rows, Q, N, R S C)."""
-        shape = (rows.stop - rows.start, self._geometry.output[1], len(framed))
-        windows = allocate((*shape, self._span), framed.dtype)
-        for offset, pixels in zip(self._offsets(windows), self._frame.offsets(framed), strict=True):
-            offset[...] = np.moveaxis(pixels[:, rows], 0, 2)
+        pixels = np.moveaxis(self._frame.windows(framed)[:, rows], 0, 2)
+        windows = allocate((*pixels.shape[:3], self._span), framed.dtype)
+        windows.reshape(pixels.shape)[...] = pixels
         return windows
 
     def _scatter(self, windows: Array, framed: Array, rows: slice) -> None:
         """Add windows to their pixels; windows overlap, but pixels of one offset are distinct."""
-        for offset, pixels in zip(self._offsets(windows), self._frame.offsets(framed), strict=True):
+        parts = windows.reshape(*windows.shape[:3], -1, self._geometry.image[2])
+        for number, pixels in enumerate(self._frame.offsets(framed)):
             into = pixels[:, rows]
-            into += np.moveaxis(offset, 2, 0)
-
-    def _offsets(self, windows: Array) -> Iterator[Array]:
-        """Yield, for each offset within the window, the pixel of every window: views (rows, Q, N, C)."""
-        channels = self._geometry.image[2]
-        for start in range(0, self._span, channels):
-            yield windows[..., start : start + channels]
+            into += np.moveaxis(parts[..., number, :], 2, 0)

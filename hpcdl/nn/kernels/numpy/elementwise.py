@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from copy import copy
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Self
 
 import numpy as np
@@ -94,9 +94,8 @@ class Concatenation:
     """Concatenate blobs along the last axis; split their gradients."""
 
     def __init__(self, geometry: ConcatenationGeometry) -> None:
-        bounds = list(accumulate((shape[-1] for shape in geometry.shapes), initial=0))
-        self._slices = [slice(lo, hi) for lo, hi in pairwise(bounds)]
-        self._shape = (*geometry.shapes[0][:-1], bounds[-1])
+        self._ends = list(accumulate(shape[-1] for shape in geometry.shapes))
+        self._shape = (*geometry.shapes[0][:-1], self._ends[-1])
         self._shapes = geometry.shapes
 
     def forward(self, pieces: Sequence[Array]) -> Array:
@@ -106,8 +105,8 @@ class Concatenation:
 
     def backward(self, dy: Array) -> list[Array]:
         pieces = [allocate((len(dy), *shape), dy.dtype) for shape in self._shapes]
-        for piece, part in zip(pieces, self._slices, strict=True):
-            piece[...] = dy[..., part]
+        for piece, part in zip(pieces, np.split(dy, self._ends[:-1], axis=-1), strict=True):
+            piece[...] = part
         return pieces
 
 

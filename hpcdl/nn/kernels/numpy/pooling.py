@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import Blob, WindowGeometry
@@ -56,6 +57,13 @@ class Frame:
                     r : r + (rows - 1) * vertical + 1 : vertical,
                     s : s + (columns - 1) * horizontal + 1 : horizontal,
                 ]
+
+    def windows(self, framed: Array) -> Array:
+        """Return a view of all windows, which overlap: (N, P, Q, R, S, C)."""
+        geometry, (n, h, w, c) = self._geometry, framed.strides
+        shape = (len(framed), *geometry.output[:2], *geometry.kernel, framed.shape[3])
+        # The frame has the padding, so that all windows lie in its memory.
+        return as_strided(framed, shape, (n, h * geometry.stride[0], w * geometry.stride[1], h, w, c))
 
     def _inside(self, framed: Array) -> Array:
         top, left = self._geometry.padding

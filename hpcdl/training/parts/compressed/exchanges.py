@@ -13,7 +13,7 @@ from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.compression.parts.protocol import Selector, SharedScalers, Sparse, Summable, Tensor, kernels
 from hpcdl.fabric.comm import Array, Comm, Device
 from hpcdl.fabric.vectors import no_bytes
-from hpcdl.training.parts.compressed.plan import MessageCodec, Piece, refused
+from hpcdl.training.parts.compressed.plan import MessageCodec, Piece, located
 
 SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
 Sum = Callable[[Comm, Array], Coroutine[Any, Any, None]]
@@ -53,10 +53,8 @@ class SparseSums:
 
     def _select(self, piece: Piece) -> Sparse:
         vector = piece.add_residual()
-        try:
+        with located(piece, vector, self.tensors):
             return self.selector.select(piece.span, vector, piece.step)
-        except FloatingPointError as error:
-            raise refused(error, piece, vector, self.tensors) from None
 
     def _write(self, total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
         entries = kernels(self.device, "entries")
@@ -87,10 +85,8 @@ async def by_sums(
 
 
 def _next(rounds: Iterator[Array], piece: Piece, tensors: Sequence[Tensor]) -> Array | None:
-    try:
+    with located(piece, piece.gradient, tensors):
         return next(rounds, None)
-    except FloatingPointError as error:
-        raise refused(error, piece, piece.gradient, tensors) from None
 
 
 async def by_messages(comm: Comm, codec: MessageCodec, piece: Piece, gather: Gather) -> None:

@@ -1,6 +1,7 @@
 """Compression of a case: compressor, settings, the exchange that its aggregation allows; pieces and messages."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -63,20 +64,15 @@ class MessageCodec:
         """
         vector = piece.add_residual()
         room = into[HEADER : self.bound(piece.span)]
-        try:
-            content = self.encoder.encode(piece.span, vector, room, piece.step)
-        except FloatingPointError as error:
-            raise refused(error, piece, vector, self._tensors) from None
-        return seal(into, content, self._rank)
+        with located(piece, vector, self._tensors):
+            return seal(into, self.encoder.encode(piece.span, vector, room, piece.step), self._rank)
 
     def scalers(self, piece: Piece) -> Array:
         """Return this rank's scalers of a piece, for an encoder that shares them; raises as :meth:`encode`."""
         assert self.sharing
         vector = piece.gradient if piece.residual is None else piece.gradient + piece.residual
-        try:
+        with located(piece, vector, self._tensors):
             return self.sharing.scalers(piece.span, vector)
-        except FloatingPointError as error:
-            raise refused(error, piece, vector, self._tensors) from None
 
     def decode(self, span: slice, message: Array, sender: int, into: Array) -> None:
         """Add the message of rank ``sender`` to ``into``. Raises ValueError, naming it, for a corrupt message."""
@@ -112,15 +108,17 @@ class MessageCodec:
         await comm.apply("decode", decode, written + (0 if base is None else into.nbytes))
 
 
-def refused(
-    error: FloatingPointError, piece: Piece, vector: Array, tensors: Sequence[Tensor]
-) -> FloatingPointError:
-    """Return an error that names the step, and the tensor of the first value that is not finite."""
-    wrong = np.flatnonzero(~np.isfinite(vector))
-    place = piece.span.start + (int(wrong[0]) if len(wrong) else 0)
-    names = [tensor.name for tensor in tensors if tensor.span.start <= place < tensor.span.stop]
-    where = names[0] if len(wrong) and names else f"elements {piece.span.start} to {piece.span.stop}"
-    return FloatingPointError(f"step {piece.step}: gradient of {where}: {error}")
+@contextmanager
+def located(piece: Piece, vector: Array, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Let a FloatingPointError name the step, and the tensor of the first value that is not finite."""
+    try:
+        yield
+    except FloatingPointError as error:
+        wrong = np.flatnonzero(~np.isfinite(vector))
+        place = piece.span.start + (int(wrong[0]) if len(wrong) else 0)
+        names = [tensor.name for tensor in tensors if tensor.span.start <= place < tensor.span.stop]
+        where = names[0] if len(wrong) and names else f"elements {piece.span.start} to {piece.span.stop}"
+        raise FloatingPointError(f"step {piece.step}: gradient of {where}: {error}") from None
 
 
 CODE: Final = "words"

@@ -11,16 +11,8 @@ from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import assign
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.journal import Outcome
-from hpcdl.training.parts.servers.messages import (
-    ANSWER,
-    LEAVE,
-    LOST_SHARD,
-    REQUEST,
-    Answer,
-    Request,
-    ServedRank,
-    buffer,
-)
+from hpcdl.training.parts.servers import messages
+from hpcdl.training.parts.servers.messages import Answer, Request, ServedRank
 from hpcdl.training.parts.split.model_group import follow
 
 
@@ -146,19 +138,19 @@ class Client:
         self.left += granted
 
     async def leave(self) -> None:
-        self.begin(push=self._batches > 0, wanted=LEAVE)
+        self.begin(push=self._batches > 0, wanted=messages.LEAVE)
         await self.finish()
 
     async def _exchange(self, server: int, request: Request, gradient: Array, parameters: Array) -> Answer | None:
         try:
-            await self._comm.send(np.array(request), server, REQUEST)
+            await self._comm.send(np.array(request), server, messages.REQUEST)
             if request.batches:
                 await self._rank.transfers.push(server, gradient)
             if request.wanted <= 0:
                 return None
-            header = buffer(Answer)
-            await self._comm.recv(header, server, ANSWER)
+            header = messages.buffer(Answer)
+            await self._comm.recv(header, server, messages.ANSWER)
             await self._rank.transfers.fetch(server, parameters)
         except PeerLost as lost:
-            raise PeerLost(lost.rank, LOST_SHARD) from None
+            raise PeerLost(lost.rank, messages.LOST_SHARD) from None
         return Answer(*header.tolist())

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -91,8 +91,8 @@ class Layout:
 
     def spans(self, size: int) -> list[slice]:
         """Return the slices of :meth:`shards` in a vector of ``size`` elements."""
-        bounds = accumulate((shard.size for shard in self.shards(phantom(size, np.uint8))), initial=0)
-        return [slice(begin, end) for begin, end in pairwise(bounds)]
+        begins = partition(phantom(size, np.uint8), self.servers).begins
+        return [slice(begin, end) for begin, end in pairwise(begins)]
 
 
 class Transfers:
@@ -109,11 +109,9 @@ class Transfers:
         self._layout = layout
         self._spans = layout.spans(session.replica.parameters.size)
         self._compressed = compressed = session.compressed
-        self._gradients: MessageCodec | None = None
-        self._parameters: MessageCodec | None = None
-        if compressed is not None:
-            self._gradients = compressed.codec(comm.rank, layout.workers, sends=layout.works(comm.rank))
-            self._parameters = compressed.codec_of_values(comm.rank)
+        sends = layout.works(comm.rank)
+        self._gradients = compressed.codec(comm.rank, layout.workers, sends=sends) if compressed else None
+        self._parameters = compressed.codec_of_values(comm.rank) if compressed else None
         self._pushes = Counter[int]()
         self._received = Counter[int]()
 

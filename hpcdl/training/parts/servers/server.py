@@ -12,18 +12,8 @@ from hpcdl.fabric.comm import ANY, Array, PeerLost
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.servers.messages import (
-    ANSWER,
-    LEAVE,
-    LOST_SHARD,
-    PASSES,
-    REQUEST,
-    Answer,
-    DelayCompensation,
-    Request,
-    ServedRank,
-    buffer,
-)
+from hpcdl.training.parts.servers import messages
+from hpcdl.training.parts.servers.messages import Answer, DelayCompensation, Request, ServedRank
 from hpcdl.training.parts.split.model_group import leads
 
 _FIRST: Final = 0
@@ -115,7 +105,7 @@ class Server:
                     await self._receive_request()
             except PeerLost as lost:
                 if self._layout.serves(lost.rank):
-                    raise PeerLost(lost.rank, LOST_SHARD) from None
+                    raise PeerLost(lost.rank, messages.LOST_SHARD) from None
                 self._remove_worker(lost.rank)
         await self._finish_answers()
         if self._collected:
@@ -124,8 +114,8 @@ class Server:
             self._take_snapshot()
 
     async def _receive_request(self) -> None:
-        header = buffer(Request)
-        status = await self._comm.recv(header, ANY, REQUEST)
+        header = messages.buffer(Request)
+        status = await self._comm.recv(header, ANY, messages.REQUEST)
         request = Request(*header.tolist())
         worker = self._running.get(status.source)
         if worker is None:  # a late request of a worker whose failure is known
@@ -133,7 +123,7 @@ class Server:
         if request.batches and await self._receive_gradient(status.source, request):
             worker.pushed += request.batches
         worker.finished = request.clock
-        if request.wanted == LEAVE:
+        if request.wanted == messages.LEAVE:
             self._remove_worker(status.source)
         elif request.wanted:
             self._waiting.append((status.source, request))
@@ -153,7 +143,7 @@ class Server:
             share = self._rank.parts / weight  # converts the part of the global mean to the worker's own mean
             await self._comm.apply("mean", partial(imul, gradient, share), gradient.nbytes)
             correct = partial(self._compensation.correct, worker, gradient, self._shard)
-            await self._comm.apply("compensation", correct, PASSES * gradient.nbytes)
+            await self._comm.apply("compensation", correct, messages.PASSES * gradient.nbytes)
             await self._comm.apply("mean", partial(itruediv, gradient, share), gradient.nbytes)
         scale = 1 / max(1, staleness) if self._rules.scale_rate else 1.0
         self._collected.append(
@@ -218,9 +208,8 @@ class Server:
 
     async def _answer_allowed(self) -> None:
         for waiting in list(self._waiting):
-            if waiting in self._waiting and self._may_continue(
-                *waiting
-            ):  # a worker may fail while another is answered
+            # a worker may fail while another is answered
+            if waiting in self._waiting and self._may_continue(*waiting):
                 self._waiting.remove(waiting)
                 await self._answer(*waiting)
 
@@ -258,11 +247,11 @@ class Server:
         if previous is not None:
             await previous
         try:
-            await self._comm.send(np.array(answer), worker, ANSWER)
+            await self._comm.send(np.array(answer), worker, messages.ANSWER)
             await self._transfers.answer(worker, self._message, self._shard)
         except PeerLost as lost:
             if self._layout.serves(lost.rank):
-                raise PeerLost(lost.rank, LOST_SHARD) from None
+                raise PeerLost(lost.rank, messages.LOST_SHARD) from None
             self._remove_worker(lost.rank)
 
     async def _finish_answers(self) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from hpcdl.aggregation import direct
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import Parts, assign, empty
 from hpcdl.nn.replica import Stage
 from hpcdl.nn.split.division import Division
@@ -114,8 +115,7 @@ async def _exchange(
                 moved[within(box, own)] += chunk.reshape(extents(box))
 
         await comm.apply("copy", take_own, moved.nbytes)
-        for message in under_way:
-            await message
+        await join(under_way)
         await comm.apply("add", take_others, inbox.nbytes)
     return moved
 

@@ -68,12 +68,8 @@ class Mesh:
 
     @property
     def _sizes(self) -> str:
-        numbers = {
-            "data": self.data,
-            "model": self.model,
-            "pipeline": self.pipeline if self.pipeline > 1 else None,
-        }
-        return " ".join(f"{name} {number}" for name, number in numbers.items() if number is not None)
+        names = ("data", "model", "pipeline") if self.pipeline > 1 else ("data", "model")
+        return " ".join(f"{name} {number}" for name in names if (number := getattr(self, name)) is not None)
 
     def groups(self, ranks: int) -> tuple[int, int]:
         """Return the number of model groups among ``ranks``, and their size.
