@@ -160,8 +160,7 @@ class RunFolder:
         self._page = ""
         """Line with the path of the report."""
         self._terminal = on_terminal()
-        nodes = len({*job.hosts})
-        self._environment = describe_job({**library_version(), "ranks": job.world.size, "nodes": nodes})
+        self._environment = describe_job({**library_version(), "ranks": job.world.size, "nodes": job.nodes})
         self._environment["ranks"] = job.ranks
         self._parts.mkdir(parents=True, exist_ok=True)
         for partial_file in (*folder.glob(".*.partial"), *self._parts.glob(".*.partial")):

@@ -3,6 +3,8 @@
 A program that relies on an MPI library's eager buffers stops here, with a report of the waiting ranks and peers.
 """
 
+from __future__ import annotations
+
 import random
 
 from hpcdl.fabric.virtual.comm import VirtualComm
