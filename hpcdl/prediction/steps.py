@@ -184,9 +184,6 @@ def predicted_step(
         interval, staleness = _timed(virtual_step(spec, conditions, counted), batch)
     seconds = interval.value
     margin, undetermined = _uncertainty(spec, conditions, estimate, str(like.aggregation), seconds)
-    updates = not spec.strategy.updates_shards
-    # in a pipeline the work of all stages together
-    every = spec.times_of_ranks(conditions.times, conditions.images) if spec.divisions else [conditions.times]
     return predicted_record(
         like,
         spec.ranks,
@@ -200,7 +197,7 @@ def predicted_step(
         predicted_staleness_mean=staleness,
         jitter=jitter,
         lockstep=spec.strategy.lockstep,
-        compute_seconds=max(times.step_seconds(conditions.images, updates=updates) for times in every),
+        compute_seconds=_compute_seconds(spec, conditions),
         compute_times=conditions.times.source or None,
         bucket_bytes=conditions.bucket,
         disturbed=next((record.disturbed for record in here if record.disturbed), None),
@@ -228,6 +225,13 @@ def _timed(step: VirtualStep, batch: int) -> tuple[Interval, float | None]:
 def _half(interval: Interval) -> float:
     """Return half of an interval of a logarithm; infinite if a bound is unknown or not positive."""
     return math.log(interval.high / interval.low) / 2 if interval.low > 0 else math.inf
+
+
+def _compute_seconds(spec: StepSpec, conditions: Conditions) -> float:
+    """Return the time of a rank's work in a step; in a pipeline, that of all stages together."""
+    work, images, updates = conditions.times, conditions.images, not spec.strategy.updates_shards
+    every = spec.times_of_ranks(work, images) if spec.divisions else [work]
+    return max(times.step_seconds(images, updates=updates) for times in every)
 
 
 def _uncertainty(

@@ -10,7 +10,8 @@ import pytest
 from hpcdl import registry
 from hpcdl.analysis.network.waiting import _mean, _repetitions, of_case, of_events
 from hpcdl.analysis.run.record import Record
-from hpcdl.fabric.network import Link, Network
+from hpcdl.fabric.network import Link, Network, Site
+from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.virtual.simulated import simulated
 
 ALPHA, BETA = 1e-5, 1e-8
@@ -71,9 +72,11 @@ def test_a_ring_moves_its_bytes_in_its_transfer_time():
 
 
 def test_a_slow_link_is_transfer_and_makes_no_rank_late():
+    slow_links = {"switch 0.1 up": 0.02, "switch 0.1 down": 0.02}
+    slowed = replace(NETWORK, topology=FatTree(hosts=[2, 2]), site=Site(slow=slow_links))
     for name in ["ring", "tree"]:
         usual = simulate(name, 4)
-        slow = simulate(name, 4, network=replace(NETWORK, slow={2: 0.05}))
+        slow = simulate(name, 4, network=slowed)
         assert slow.late is None
         assert slow.transfer.max() > 10 * usual.transfer.max()
 

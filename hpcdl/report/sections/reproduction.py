@@ -11,22 +11,33 @@ from hpcdl.report.formats.cells import NONE, plural, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.run import published_results
-from hpcdl.report.run.declaration import Declaration
+from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import in_words
 from hpcdl.report.run.method_names import Names, text_of
 from hpcdl.trace.files import JsonMapping
 
+
+def published_answer(findings: Findings) -> Answer | None:
+    """Return how many figures of the suite's papers are reproduced, and those that are not."""
+    return published_results.answer(findings.papers, findings.records)
+
+
+def times_answer(findings: Findings) -> Answer | None:
+    """Return the machines that take a day, and a week, for the task of the suite's papers."""
+    return published_results.times_answer(findings.papers, findings.records)
+
+
 PUBLISHED: Final = Declaration(
     20,
     lambda findings: published_results.section(findings.papers, findings.records),
-    answer=lambda findings: published_results.answer(findings.papers, findings.records),
+    answer=published_answer,
     name="published",
 )
 TIMES: Final = Declaration(
     21,
     lambda _: Section("Time of a task"),
-    answer=lambda findings: published_results.times_answer(findings.papers, findings.records),
+    answer=times_answer,
     figures=(lambda findings: published_results.times_charts(findings.papers, findings.records),),
     name="times",
 )
