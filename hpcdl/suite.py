@@ -150,15 +150,23 @@ class _Draft:
         return self.case
 
 
-def load(path: Path, *changes: Sequence[str], **choice: Any) -> Suite:
-    """Read a suite: a file, or one that comes with hpcdl, by name; other arguments are those of :func:`parse`.
+def load(
+    path: Path,
+    overrides: Sequence[str] = (),
+    globs: Sequence[str] = (),
+    *,
+    ranks: int | None = None,
+    full: bool = False,
+    check: bool = True,
+) -> Suite:
+    """Read a suite: a file, or one that comes with hpcdl, by name; see :func:`parse`.
 
     Raises UsageError if it cannot be read or does not :func:`parse`.
     """
     with refused():
         path = suite_tables.located(path)
         text = read_text(path)
-    return parse(text, str(path), *changes, **choice)
+    return parse(text, str(path), overrides, globs, ranks=ranks, full=full, check=check)
 
 
 def parse(

@@ -30,7 +30,8 @@ async def circulant(comm: Comm, buffer: Array) -> None:
         return
     chunks = partition(buffer, comm.size)
     with comm.scratch(len(buffer), buffer) as turned:
-        edges = await _turn(comm, chunks, turned)
+        edges = _edges(comm, chunks)
+        await _turn(comm, chunks, turned)
         await _scatter(comm, turned, edges)
         await _gather(comm, turned, edges)
         await _turn(comm, chunks, turned, back=True)
@@ -45,7 +46,8 @@ async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
     """
     mine = chunks[comm.rank]
     with comm.scratch(len(chunks.whole), mine) as turned:
-        edges = await _turn(comm, chunks, turned)
+        edges = _edges(comm, chunks)
+        await _turn(comm, chunks, turned)
         await _scatter(comm, turned, edges)
         await comm.get(mine, turned[: len(mine)], comm.rank)
 
@@ -79,13 +81,12 @@ def _edges(comm: Comm, chunks: Sequence[Array]) -> list[int]:
     return list(accumulate((len(chunks[(comm.rank + i) % comm.size]) for i in range(comm.size)), initial=0))
 
 
-async def _turn(comm: Comm, chunks: Parts, turned: Array, *, back: bool = False) -> list[int]:
-    """Copy the vector to ``turned``, or ``back``; return :func:`_edges`."""
+async def _turn(comm: Comm, chunks: Parts, turned: Array, *, back: bool = False) -> None:
+    """Copy the vector to ``turned``, which begins with this rank's chunk, or ``back``."""
     begin, whole = chunks.begins[comm.rank], chunks.whole
     end = len(turned) - begin
     for into, source in ((turned[:end], whole[begin:]), (turned[end:], whole[:begin])):
         await comm.get(*((source, into) if back else (into, source)), comm.rank)
-    return _edges(comm, chunks)
 
 
 def _halves(size: int) -> list[tuple[int, int]]:

@@ -102,14 +102,14 @@ class Quantity(Generic[T]):
             raise ValueError(f"field {self.name!r}: {value!a:.40} is not one of {[*self.choices, None]}")
 
 
-def text(*described: str, **more: Any) -> Quantity[str | None]:
-    """Declare a word or a sentence; arguments are those of :class:`Quantity` after its default, here and below."""
-    return Quantity("string null", None, *described, **more)
+def text(meaning: str = "", heading: str = "", *, choices: Sequence[str] = ()) -> Quantity[str | None]:
+    """Declare a word or a sentence."""
+    return Quantity("string null", None, meaning, heading, choices=choices)
 
 
-def count(*described: str, **more: Any) -> Quantity[int | None]:
+def count(meaning: str = "", heading: str = "", *, unit: Unit = "") -> Quantity[int | None]:
     """Declare a whole number."""
-    return Quantity("integer null", None, *described, **more)
+    return Quantity("integer null", None, meaning, heading, unit=unit)
 
 
 def known_count(meaning: str = "") -> Quantity[int]:
@@ -117,14 +117,24 @@ def known_count(meaning: str = "") -> Quantity[int]:
     return Quantity("integer null", 0, meaning)
 
 
-def number(*described: str, **more: Any) -> Quantity[float | None]:
+def number(
+    meaning: str = "",
+    heading: str = "",
+    *,
+    unit: Unit = "",
+    per_launch: bool = False,
+    seeded: bool = False,
+    better: Better = "",
+) -> Quantity[float | None]:
     """Declare a number."""
-    return Quantity("number null", None, *described, **more)
+    return Quantity(
+        "number null", None, meaning, heading, unit=unit, per_launch=per_launch, seeded=seeded, better=better
+    )
 
 
-def seconds(*described: str, **more: Any) -> Quantity[float | None]:
+def seconds(meaning: str = "", heading: str = "", *, per_launch: bool = False) -> Quantity[float | None]:
     """Declare a time."""
-    return number(*described, unit="s", **more)
+    return Quantity("number null", None, meaning, heading, unit="s", per_launch=per_launch)
 
 
 def flag(meaning: str = "") -> Quantity[bool | None]:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final
 
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.task import join
 from hpcdl.optim.parts.protocol import change
 from hpcdl.training.parts.servers.client import Client
 from hpcdl.training.parts.servers.messages import ALL, Discards, Layout, Rules, ServedRank
@@ -206,11 +205,15 @@ async def train_with_servers(
     """
     rank = ServedRank(comm, session, rules)
     layout, ranks = rank.layout, rank.ranks
-    works, serves = layout.works(ranks.rank), layout.serves(ranks.rank)
-    serving = ranks.start(Server(rank).serve(), shared_tags=True) if serves else None
-    if works:
+    works = layout.works(ranks.rank)
+    if not works:
+        await Server(rank).serve()
+    elif layout.serves(ranks.rank):
+        serving = ranks.start(Server(rank).serve(), shared_tags=True)
         await work(Client(rank, overlap=overlap))
-    await join([serving])
+        await serving
+    else:
+        await work(Client(rank, overlap=overlap))
     survivors = await comm.survivors()
     session.replica.parameters[:] = await rank.snapshots.evaluate(survivors, "sum", worked=works)
 

@@ -102,8 +102,9 @@ def test_a_share_of_seeds_has_exact_bounds():
         expected = binomtest(diverged, seeds).proportion_ci(0.95, "exact")
         assert decision.clauses[0].value == pytest.approx((diverged / seeds, *expected))
         tree = [Record(aggregation="tree", seed=seed) for seed in range(seeds)]
-        word = decided([*records, *tree], "diverged", case=RING, minus=TREE, above=0).word
-        assert word == (YES if seeds > 3 and diverged else OPEN)
+        difference = decided([*records, *tree], "diverged", case=RING, minus=TREE, above=0)
+        assert difference.word == (YES if seeds > 3 and diverged else OPEN)
+        assert difference.clauses[0].here[0] == f"{100 * diverged / seeds:+.1f} points"
 
 
 def test_survivors_decide_nothing():

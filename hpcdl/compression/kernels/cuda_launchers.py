@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from hpcdl.compression.kernels import low_rank
 from hpcdl.compression.kernels.lanes import CHUNK, LANES, add_chunks
+from hpcdl.compression.kernels.ternary import join
 from hpcdl.compression.parts.selection import Magnitude, bits
 from hpcdl.fabric.comm import Array, Device
 
@@ -215,9 +216,7 @@ class Ternary(SegmentLauncher):
         lanes, moments = device.empty((2, chunks, LANES), "float64"), device.empty((chunks, 2), "float64")
         self._launch("moment_lanes", dtype, chunks * LANES, vector, edges, lanes, chunks)
         self._launch("moments_of_chunks", dtype, chunks, lanes, edges, moments, chunks)
-        on_host = device.to_host(moments)
-        add_chunks(on_host, segments.firsts, totals)
-        totals[:, 1] = np.maximum.reduceat(on_host[:, 1], segments.firsts[:-1])
+        join(device.to_host(moments), segments.firsts, totals)
 
     def encode(
         self, vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np.uint64, position: int

@@ -32,6 +32,19 @@ def moments(vector: Array, cuts: Array, totals: Array) -> None:
 
 
 @njit(nogil=True, cache=True)
+def join(moments: Array, firsts: Array, totals: Array) -> None:
+    """Write the moments of segments to ``totals`` (segments, 2), of those of their chunks (chunks, 2).
+
+    ``firsts`` (segments + 1,): first chunk of each segment.
+    """
+    totals[:] = 0
+    for s in range(len(firsts) - 1):
+        for c in range(firsts[s], firsts[s + 1]):
+            totals[s, 0] += moments[c, 0]
+            totals[s, 1] = max(totals[s, 1], moments[c, 1])
+
+
+@njit(nogil=True, cache=True)
 def encode(vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np.uint64, position: int) -> None:
     """Write codes (0, 1 for +, 2 for -) to ``packed`` and subtract what they stand for from ``vector``.
 

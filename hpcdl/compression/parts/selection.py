@@ -39,7 +39,7 @@ def from_bits(magnitude: Magnitude, dtype: np.dtype[np.generic]) -> float:
 
 def largest(magnitudes: Array, count: int) -> Array:
     """Return a mask of the ``count`` largest of more magnitudes."""
-    # Entries equal to the least one fill what is left, the first ones first: all machines choose alike.
+    # Entries equal to the least one fill the remaining places in order: all machines choose alike.
     least = np.partition(magnitudes, len(magnitudes) - count)[len(magnitudes) - count]
     chosen: Array = magnitudes > least
     ties = np.flatnonzero(magnitudes == least)

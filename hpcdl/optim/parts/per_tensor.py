@@ -111,7 +111,7 @@ class Multipliers:
         return self._by_block[begin, end]
 
     def _clipped(self, begin: int, end: int) -> list[tuple[slice, bool, float]]:
-        """Return the tensors between two positions, counted from the first, without what is outside."""
+        """Return the tensors between two positions, clipped to them and counted from the first."""
         return [
             (slice(max(0, entries.start), min(end - begin, entries.stop)), decay, rate)
             for entries, decay, rate in self.part(slice(begin, end))._tensors  # noqa: SLF001 - of the same class

@@ -113,10 +113,10 @@ class Clause:
     @property
     def unit(self) -> str:
         """Unit of the number as people read it; a ratio is a share if its limit is at most all of it."""
+        if self.minus and (self.field in SHARES or self.field.endswith("accuracy")):
+            return "points"
         if self.field in SHARES or (self.by and ((self.below or 2) <= 1 or (self.above or 1) < 1)):
             return "%"
-        if self.minus and self.field.endswith("accuracy"):
-            return "points"
         return "times" if self.by else "" if self.minus else UNITS.get(self.field, "")
 
     def shown(self, value: Number) -> str:

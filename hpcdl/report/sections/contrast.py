@@ -239,16 +239,19 @@ def _named(key: str, side: Side) -> str:
     if key == "ranks":
         return f"a job of {plural(int(side.name), 'rank')}"
     if key == "straggler":
-        slow = slowed(side.records[0].straggler or "")
-        return f"training with {slow}" if slow else "training without a slow rank"
+        return f"training with {slow}" if (slow := _slow(side)) else "training without a slow rank"
     return link_title(side.name) if key == "network" else title_of(side.name)
 
 
 def _compared(pair: Pair) -> str:
     """Return both sides, as briefly as a table has them."""
     sides = pair.first, pair.other
-    slow = [slowed(side.records[0].straggler or "") or "no slow rank" for side in sides]
-    return " / ".join(slow if pair.key == "straggler" else [side.name for side in sides])
+    straggler = pair.key == "straggler"
+    return " / ".join((_slow(side) or "no slow rank") if straggler else side.name for side in sides)
+
+
+def _slow(side: Side) -> str:
+    return slowed(side.records[0].straggler or "")
 
 
 def _paired(compare: Compare, values: Mapping[str, Mapping[Key, Side]]) -> list[Pair]:
