@@ -218,8 +218,8 @@ def abort_on_error() -> Iterator[None]:
         from mpi4py import MPI
 
         if isinstance(error, (MemoryError, OSError)):  # a message is enough, the program is not at fault
-            print(f"hpcdl: rank {MPI.COMM_WORLD.rank}: {' '.join(str(error).split())}", file=sys.stderr)
-            write_status(FAILED, MPI.COMM_WORLD.rank)
+            rank = MPI.COMM_WORLD.rank
+            write_status(FAILED, rank, f"hpcdl: rank {rank}: {' '.join(str(error).split())}")
         else:
             traceback.print_exc()
         abort(FAILED)
@@ -228,7 +228,10 @@ def abort_on_error() -> Iterator[None]:
 _stop = Event()
 
 STATUS: Final = "HPCDL_STATUS_FILE"
-"""File for rank 0's exit code; launchers print a page of text for any code except 0."""
+"""File for rank 0's exit code; launchers print a page of text for any code except 0.
+
+Its further lines are an error, which ``hpcdl run`` prints: a launcher may lose what the rank that aborts prints.
+"""
 
 RELAUNCH: Final = 76
 """Status in place of an exit code: a process failed as a case required, and the remaining cases need all ranks."""
@@ -243,13 +246,22 @@ def status_folder() -> Path | None:
     return None if place is None else Path(place).parent
 
 
-def write_status(code: int, rank: int) -> int:
-    """Write rank 0's exit code to the status file; return the code that this process exits with."""
+def write_status(code: int, rank: int, error: str = "") -> int:
+    """Write rank 0's exit code and error to the status file; return the code that this process exits with.
+
+    The error is printed where there is no such file, or no room for it.
+    """
     place = os.environ.get(STATUS)
+    try:
+        if place is not None and rank == 0:
+            Path(place).write_text(f"{code}\n{error}", encoding="utf-8")
+            error = ""
+    except OSError:  # the disk is full
+        pass
+    if error:
+        print(error, file=sys.stderr)
     if place is None:
         return INTERRUPTED if code == RELAUNCH else code
-    if rank == 0:
-        Path(place).write_text(str(code))
     return 0
 
 

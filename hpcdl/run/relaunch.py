@@ -114,8 +114,9 @@ def run_job(
 ) -> tuple[int | None, int | None]:
     """Run ``hpcdl`` on ``ranks`` ranks once; return rank 0's exit code, and the rank whose process ended first.
 
-    Rank 0 writes its code to the file ``status``. Each is None if unknown. If this process is killed, the launcher
-    receives SIGTERM. Raises NoLauncher, and KeyboardInterrupt as :func:`_handle_signals`.
+    Rank 0 writes its code to the file ``status``, and perhaps an error, which is printed. Code and rank are None if
+    unknown. If this process is killed, the launcher receives SIGTERM. Raises NoLauncher, and KeyboardInterrupt as
+    :func:`_handle_signals`.
     """
     begin, alive, on_terminal = time.time_ns(), status.with_name(process.HEARTBEAT), sys.stdout.isatty()
     status.unlink(missing_ok=True)
@@ -143,8 +144,12 @@ def run_job(
                 if not status.exists():
                     raise
         first = processes.first_ended()
-    code = int(status.read_text() or FAILED) if status.exists() else None  # empty: the disk is full
-    return code, first
+    if not status.exists():
+        return None, first
+    code, _, error = status.read_text(encoding="utf-8").partition("\n")
+    if error:
+        print(error, file=sys.stderr)
+    return int(code or FAILED), first  # empty: the disk is full
 
 
 def _handle_signals(launcher: subprocess.Popen[bytes], stop: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import signal
 import stat
+import sys
 from functools import partial
 
 import pytest
@@ -78,7 +79,7 @@ def test_the_status_relaunch_is_for_hpcdl_only(tmp_path, monkeypatch):
     assert process.write_status(process.RELAUNCH, 0) == 75
     monkeypatch.setenv(process.STATUS, str(tmp_path / "status"))
     assert process.write_status(process.RELAUNCH, 0) == 0
-    assert (tmp_path / "status").read_text() == str(process.RELAUNCH)
+    assert (tmp_path / "status").read_text().split() == [str(process.RELAUNCH)]
 
 
 def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_path):
@@ -90,3 +91,21 @@ def test_the_exit_code_comes_from_rank_0_and_not_from_the_launcher(bins, tmp_pat
     assert job() == (1, None)
     script(bins[0] / "mpirun", "exit 9")
     assert job() == (None, None)
+
+
+RANK = """
+import errno, os
+from hpcdl.launch import process
+process.load()
+process.start()
+with process.abort_on_error():
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+"""
+
+
+def test_an_error_of_rank_0_arrives_although_the_launcher_loses_its_output(bins, tmp_path, capfd):
+    (tmp_path / "rank.py").write_text(RANK)
+    rank = f"{sys.executable} {tmp_path}/rank.py > /dev/null 2>&1"
+    script(bins[0] / "mpirun", f'[ "$1" = --version ] || {rank}')
+    assert run_job(1, [], [], tmp_path / "status", tmp_path, fault_tolerant=False) == (1, None)
+    assert capfd.readouterr().err == "hpcdl: rank 0: [Errno 28] No space left on device\n"
