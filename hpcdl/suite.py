@@ -141,11 +141,12 @@ class _Draft:
     full: bool
     """True if it runs only with ``--full``, or if ``--case`` names it."""
 
-    def check(self) -> Case:
-        """Return the case. Raises UsageError if it cannot be run."""
+    def check(self, *, elsewhere: bool = False) -> Case:
+        """Return the case. Raises UsageError if it cannot be run, or not even ``elsewhere``."""
         if self.complaint is not None:
             raise UsageError(self.complaint)
-        for refusal in refusals(self.case.module.CHECKS, self.case.kind, self.case.spec, self.given):
+        case = self.case
+        for refusal in refusals(case.module.CHECKS, case.kind, case.spec, self.given, elsewhere=elsewhere):
             raise UsageError(f"{self.where}: {refusal}")
         return self.case
 
@@ -158,6 +159,7 @@ def load(
     ranks: int | None = None,
     full: bool = False,
     check: bool = True,
+    elsewhere: bool = False,
 ) -> Suite:
     """Read a suite: a file, or one that comes with hpcdl, by name; see :func:`parse`.
 
@@ -166,7 +168,7 @@ def load(
     with refused():
         path = suite_tables.located(path)
         text = read_text(path)
-    return parse(text, str(path), overrides, globs, ranks=ranks, full=full, check=check)
+    return parse(text, str(path), overrides, globs, ranks=ranks, full=full, check=check, elsewhere=elsewhere)
 
 
 def parse(
@@ -178,6 +180,7 @@ def parse(
     ranks: int | None = None,
     full: bool = False,
     check: bool = True,
+    elsewhere: bool = False,
 ) -> Suite:
     """Turn the text of the suite file ``source`` into cases.
 
@@ -187,7 +190,8 @@ def parse(
     cases with ``ranks = "all"``: those of the job, by default as many as this process has cores, and at least two.
     Raises UsageError for anything that could not run to its end: unknown keys and names, values out of range,
     missing data, impossible shapes. Of a case that is not chosen only the keys, and what names it, must be right;
-    without ``check`` that holds for all cases, for a suite that runs on another machine.
+    without ``check`` that holds for all cases. ``elsewhere``: the suite runs on another machine, which may have
+    datasets that are missing here.
     """
     with refused():
         table, drafts = _drafts(text, source, overrides, ranks or max(2, len(os.sched_getaffinity(0))))
@@ -195,7 +199,7 @@ def parse(
     chosen = [draft for draft in named if globs or full or not draft.full]
     if not chosen:
         raise UsageError(f"{source}: all cases have full = true; run them with --full")
-    checked = tuple(draft.check() if check else draft.case for draft in chosen)
+    checked = tuple(draft.check(elsewhere=elsewhere) if check else draft.case for draft in chosen)
     seen = set()
     for case in checked:
         if not case.name.isprintable():

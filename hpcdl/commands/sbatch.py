@@ -64,10 +64,11 @@ def execute(options: argparse.Namespace) -> int:
         directive(text, "--directive")
     on_gpus = options.gpus_per_node is not None
     ranks = options.nodes[0] * options.ranks_per_node
-    chosen = suite.load(
-        options.suite, options.overrides, options.case, ranks=ranks, full=options.full, check=not on_gpus
-    )
+    settings = options.suite, options.overrides, options.case
+    chosen = suite.load(*settings, ranks=ranks, full=options.full, check=not on_gpus, elsewhere=True)
     check_answer(chosen, options.suite)
+    if not on_gpus and (missing := _missing_dataset(chosen)):
+        print(f"hpcdl: warning: the job needs a dataset that this machine lacks: {missing}", file=sys.stderr)
     _check(options, chosen)
     site = site_profile(options.site)
     site = replace(site, container=options.container or site.container)
@@ -126,6 +127,18 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
             "--set 'case.ranks=\"all\"' uses them",
             file=sys.stderr,
         )
+
+
+def _missing_dataset(chosen: Suite) -> str:
+    """Return in one line which dataset this machine lacks, and where it is searched; empty if none."""
+    from hpcdl.data.parts.dataset import MissingDatasetError
+
+    try:
+        for case in chosen.cases:
+            case.setting("data")
+    except MissingDatasetError as error:
+        return str(error)
+    return ""
 
 
 def _without_actions(given: list[str]) -> list[str]:

@@ -114,9 +114,9 @@ def run_job(
 ) -> tuple[int | None, int | None]:
     """Run ``hpcdl`` on ``ranks`` ranks once; return rank 0's exit code, and the rank whose process ended first.
 
-    Rank 0 writes its code to the file ``status``, and perhaps an error, which is printed. Code and rank are None if
-    unknown. If this process is killed, the launcher receives SIGTERM. Raises NoLauncher, and KeyboardInterrupt as
-    :func:`_handle_signals`.
+    Rank 0 writes its code to the file ``status``, and perhaps an error, which is printed. Each value is None if it
+    is unknown. If this process is killed, the launcher receives SIGTERM. Raises NoLauncher, and KeyboardInterrupt
+    as :func:`_handle_signals`.
     """
     begin, alive, on_terminal = time.time_ns(), status.with_name(process.HEARTBEAT), sys.stdout.isatty()
     status.unlink(missing_ok=True)

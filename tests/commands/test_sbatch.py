@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcdl.cases.keys import key
 from hpcdl.cli import main
 from hpcdl.launch.batch_script import BatchJob, SiteProfile, report_script
 
@@ -209,3 +210,16 @@ def test_no_character_that_ends_a_line_reaches_the_script(option, word, tmp_path
     assert not done.out
     assert done.err.count("\n") == 1
     assert word not in done.err
+
+
+def test_a_dataset_that_this_machine_lacks_is_a_warning_and_other_faults_are_not(monkeypatch, tmp_path, capsys):
+    monkeypatch.delenv("HPCDL_DATA", raising=False)
+    monkeypatch.setattr("hpcdl.data.binary_files.DEBIAN", tmp_path / "nowhere")
+    key._opened.cache_clear()
+    write = ["sbatch", "firecaffe", "--nodes", "8", "--dry-run"]
+    assert main(write) == 0
+    warning = "warning: the job needs a dataset that this machine lacks: fashion_mnist: not found in"
+    assert capsys.readouterr().err.startswith(f"hpcdl: {warning} {tmp_path}")
+    assert main([*write, "--set", "case.global_batch=17"]) == 2
+    assert "17 is not divisible by ranks = 2" in capsys.readouterr().err
+    key._opened.cache_clear()

@@ -275,7 +275,9 @@ def test_every_clause_has_its_cases_in_a_shipped_suite():
         if name == BY_OTHERS:
             cases[name] = measured_by_others()
         if name not in cases:
-            whole = suite.load(ROOT / "suites" / f"{name}.toml", check=False)
+            file = ROOT / "suites" / f"{name}.toml"
+            elsewhere = ["case.dataset=digits"] * ('"fashion_mnist"' in file.read_text())  # which may be missing
+            whole = suite.load(file, elsewhere, check=False)
             cases[name] = [Record.of(case.fields()) for case in whole.cases]
         for case in filter(None, (known.case, known.by, known.minus)):
             rows = [row for row in cases[name] if all(str(row.stated(key)) == str(case[key]) for key in case)]

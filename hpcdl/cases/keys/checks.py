@@ -5,6 +5,7 @@ the run with one line, ``key: reason``. Rows of features that exclude each other
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeAlias
@@ -12,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.keys.key import FAULTS, keys
 from hpcdl.cases.keys.scheme import traits_of
+from hpcdl.data.parts.dataset import MissingDatasetError
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.network import Wiring
 from hpcdl.launch.machine import node_memory_bytes, shortage
@@ -21,8 +23,8 @@ from hpcdl.registry import nearest
 class Setup:
     """A case that is checked; keys that its kind does not have are None."""
 
-    def __init__(self, kind: str, spec: Any, given: Collection[str] = ()) -> None:
-        self.kind, self.spec, self.given = kind, spec, given
+    def __init__(self, kind: str, spec: Any, given: Collection[str] = (), *, elsewhere: bool = False) -> None:
+        self.kind, self.spec, self.given, self.elsewhere = kind, spec, given, elsewhere
         self.wrong: object = None
 
     def __getattr__(self, name: str) -> Any:
@@ -113,6 +115,8 @@ class Check:
         try:
             case.wrong = self.wrong(case)
         except FAULTS as error:
+            if case.elsewhere and isinstance(error, MissingDatasetError):
+                raise
             reason = str(error) or type(error).__name__
         else:
             reason = self.reason.format_map(case) if case.wrong else ""
@@ -122,10 +126,18 @@ class Check:
 Rows: TypeAlias = Sequence[Check | Row]
 
 
-def refusals(rows: Rows, kind: str, spec: Any, given: Collection[str] = ()) -> Iterator[str]:
-    """Yield a message, led by a key, of each row that refuses a case; ``given``: keys in the suite."""
-    case = Setup(kind, spec, given)
-    return filter(None, (row.refusal(case) for row in rows))
+def refusals(
+    rows: Rows, kind: str, spec: Any, given: Collection[str] = (), *, elsewhere: bool = False
+) -> Iterator[str]:
+    """Yield a message, led by a key, of each row that refuses a case; ``given``: keys in the suite.
+
+    ``elsewhere``: it runs on another machine, which may have a dataset that is missing here.
+    """
+    case = Setup(kind, spec, given, elsewhere=elsewhere)
+    for row in rows:
+        with suppress(MissingDatasetError) if elsewhere else nullcontext():  # it may be right where its data are
+            if reason := row.refusal(case):
+                yield reason
 
 
 def makes(key: str, name: str) -> Check:

@@ -20,6 +20,10 @@ class DataError(Exception):
     """A dataset is missing or damaged, or its settings are invalid; one line."""
 
 
+class MissingDatasetError(DataError):
+    """This machine has none of the files of a dataset."""
+
+
 Labelled: TypeAlias = tuple[Array, NDArray[np.int64]]
 """Images (n, H, W, C) and labels (n,)."""
 
@@ -92,7 +96,7 @@ def find_files(
     ``subfolders`` of $HPCDL_DATA, $HPCDL_DATA itself, and ``installed``. A file may be plain or end in .gz; the
     plain one has priority.
 
-    Raises DataError, with the searched folders and the ``hint``, or if the folder lacks a file.
+    Raises MissingDatasetError, with the searched folders and the ``hint``; DataError if the folder lacks a file.
     """
     root = data_root()
     searched = [*(Path(root) / name for name in subfolders), Path(root)] if root else []
@@ -109,7 +113,7 @@ def find_files(
         if present:
             return folder, present
     where = ", ".join(map(str, folders)) or "HPCDL_DATA, which is not set"
-    raise DataError(f"{name}: not found in {where}; {hint}")
+    raise MissingDatasetError(f"{name}: not found in {where}; {hint}")
 
 
 def content(path: Path) -> bytes:
