@@ -1,5 +1,8 @@
 """The contrast: sides that differ in one key, by any measure, and what is said of their quotient."""
 
+import re
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -189,3 +192,29 @@ def test_what_cannot_be_compared_is_refused_with_the_nearest_name(compare, line)
     with pytest.raises(UsageError, match=r"^my\.toml: \[suite\]: compare: ") as refused:
         check_answer(chosen, "my.toml")
     assert line in str(refused.value)
+
+
+REPLAYED = """
+[[case]]
+kind = "replay"
+model = "lenet5"
+flops = 1e10
+batch_per_rank = 16
+ranks = 4
+training = ["synchronous", "layerwise"]
+steps = 2
+network = "ethernet-10g"
+"""
+
+
+def test_none_is_the_side_of_the_cases_without_the_key():
+    cases = REPLAYED + REPLAYED + "straggler = {rank = 1, factor = 5.0}\n"
+    for value, refused in (
+        ("none", ""),
+        ("", "no case has ''"),
+        ("nun", "no case has 'nun'; did you mean 'none'?"),
+    ):
+        compare = f'{{straggler = ["{value}", {{rank = 1, factor = 5.0}}]}}'
+        chosen = suite.parse(suite_text(compare) + cases, "my.toml")
+        with pytest.raises(UsageError, match=re.escape(refused)) if refused else nullcontext():
+            check_answer(chosen, "my.toml")

@@ -358,5 +358,7 @@ def test_files_with_tests_of_optional_parts_are_in_the_makefiles_list():
     listed = re.search(r"OPTIONAL := \$\(addprefix tests/,(.*?)\)\n", makefile, re.DOTALL)[1]
     needs = re.compile(r'importorskip\("(?:torch|models)|is not installed(?!: pip install \'hpcdl\[images)')
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
-    needing = {path.relative_to(ROOT / "tests") for path in files if needs.search(path.read_text(encoding="utf-8"))}
+    needing = {
+        path.relative_to(ROOT / "tests") for path in files if needs.search(path.read_text(encoding="utf-8"))
+    }
     assert sorted(map(str, needing)) == sorted({*listed.replace("\\", "").split()} - {"testbed"})

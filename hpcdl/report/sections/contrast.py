@@ -27,7 +27,7 @@ from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Scale
+from hpcdl.report.run.grouping import ABSENT, Scale
 from hpcdl.report.run.literature import capital, link_title, slowed, title_of
 from hpcdl.report.run.method_names import Names
 from hpcdl.suite import Suite, head
@@ -99,8 +99,9 @@ def check(suite: Suite, source: object) -> None:
         raise UsageError(f"{where}: {error}") from None
     if compare.key not in valid:
         raise UsageError(f"{where}: unknown {compare.key!r}{nearest(compare.key, valid)}")
-    labels = {label(plain(value)) for case in cases if (value := case.setting(compare.key)) is not None}
-    labels |= {parts(text)[0] for text in labels}
+    settings = [case.setting(compare.key) for case in cases]
+    labels = {label(plain(setting)) if setting else "none" for setting in settings}
+    labels |= {name for name, _ in map(parts, labels) if name}
     for value in compare.values:
         if value not in labels:
             raise UsageError(f"{where}: {compare.key}: no case has {value!r}{nearest(value, labels)}")
@@ -222,7 +223,8 @@ def _without(record: Record, key: str) -> Record:
 def _where(findings: Findings, pair: Pair, method: str) -> str:
     """Return problem, method and ranks of a pair, in words; what both sides' names state is left out."""
     record = pair.record
-    stated = (pair.first.name, pair.other.name, record.straggler if pair.key == "straggler" else None)
+    slow = record.straggler if pair.key == "straggler" else None
+    stated = (pair.first.name, pair.other.name, ABSENT.get(pair.key), slow)
     problem = findings.settings.name(record).split(", ") if record.is_training else []
     words = [word for word in problem if word and word not in stated]
     words += [title_of(name) for name in method.split(", ") if name and name not in stated]
