@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl.cli import main
-from hpcdl.launch.batch_script import BatchJob, SiteProfile, report_script
+from hpcdl.launch.batch_script import BatchJob, SiteProfile, batch_script, report_script
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "slurm").glob("*.sbatch"))
 
@@ -100,6 +100,14 @@ def test_directives_of_the_command_replace_those_of_the_site(script, tmp_path):
         ("nodes=4", "use --nodes of hpcdl sbatch"),
         ("--cpus-per-task=4", "use --cpus-per-rank of hpcdl sbatch"),
         ("array=1-5", "use --launches of hpcdl sbatch"),
+        ("--time=1h", "use --time of hpcdl sbatch"),
+        ("-t 5", "must be NAME or NAME=VALUE"),
+        ("tasks-per-node=2", "use --ranks-per-node of hpcdl sbatch"),
+        ("chdir=/tmp", "paths in the script begin in the folder where it is submitted"),
+        ("-D/tmp", "must be NAME or NAME=VALUE"),
+        ("chd=/tmp", "must be a whole name; did you mean 'chdir'?"),
+        ("no-req", "must be a whole name; did you mean 'no-requeue'?"),
+        ("signal=TERM@60", "must be signal=B:USR1@SECONDS, which the script waits for"),
     ],
 )
 def test_a_wrong_directive_is_refused_in_one_line_before_anything_is_written(tmp_path, capsys, text, message):
@@ -120,6 +128,67 @@ def test_ranks_and_the_report_run_in_a_container(script, tmp_path):
     assert " apptainer exec site.sif hpcdl run " in script("--nodes", "8", "--site", "mine.toml")
     job = BatchJob("quickstart", "quickstart", "", (1, 2))
     assert "\napptainer exec site.sif hpcdl report" in report_script(job, SiteProfile(container="site.sif"))
+
+
+@pytest.mark.parametrize("text", ["gres=gpu:a100:4", "gpus=8", "--gpus-per-task=1", "tres-per-task=gres/gpu:1"])
+def test_a_container_has_the_gpus_that_a_directive_asks_for(text, script, tmp_path, capsys):
+    (tmp_path / "mine.toml").write_text(f"directives = '{text}'\n")
+    for given in ([f"--directive={text}"], ["--site", "mine.toml"]):
+        on_gpus = ["--set", "case.backend='cupy'", *given]  # the nodes check the cases
+        assert " apptainer exec --nv a.sif " in script("--nodes", "8", "--container", "a.sif", *on_gpus)
+    assert "--nv" not in script("--nodes", "8", "--container", "a.sif", "--directive", "constraint=gpu")
+    options = ["--nodes", "8", "--gpus-per-node", "4", "--directive", "gres=gpu:4", "--dry-run"]
+    assert main(["sbatch", "quickstart", *options]) == 2
+    assert "'gres=gpu:4': --gpus-per-node asks for the GPUs of a node already" in capsys.readouterr().err
+
+
+def test_a_directive_replaces_its_opposite(script):
+    options = ["--directive", "no-requeue", "--directive", "oversubscribe", "--directive", "signal=B:USR1@600"]
+    text = script("--nodes", "8", *options)
+    assert {"#SBATCH --no-requeue", "#SBATCH --oversubscribe", "#SBATCH --signal=B:USR1@600"} <= {
+        *text.splitlines()
+    }
+    assert "# 600 s before the time limit" in text
+    assert not [word for word in ("--requeue", "--exclusive", "scontrol", "finished_cases") if word in text]
+    text = script("--nodes", "8", *options[:2], "--directive", "requeue")
+    assert "#SBATCH --requeue\n" in text
+    assert "#SBATCH --no-requeue" not in text
+
+
+@pytest.mark.parametrize("text", ["30", "30:00", "04:00:00", "1-12", "1-12:30", "1-12:30:00"])
+def test_slurms_forms_of_a_time_limit_are_in_the_script(text, script):
+    assert f"#SBATCH --time={text}\n" in script("--nodes", "8", "--time", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("1h", "60"),
+        ("1h 30m", "90"),
+        ("90s", "1:30"),
+        ("2 days", "2880"),
+        ("1:", None),
+        ("9" * 10, None),
+        ("1\n", None),
+    ],
+)
+def test_another_time_limit_is_refused_with_the_forms_and_the_nearest(text, near, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["sbatch", "quickstart", "--nodes", "8", "--time", text])
+    err = capsys.readouterr().err
+    assert "is none of minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and" in err
+    assert err.endswith(f"; did you mean {near}?\n" if near else "; 0: no limit\n")
+    assert err.count("\n") == 1
+
+
+def test_no_name_of_a_suite_changes_the_code_of_a_script():
+    """Templates have no marker that a name may contain."""
+    site = SiteProfile(container="HPCDL NAME {name}.sif", account="a #b")
+    for write in (batch_script, report_script):
+        plain, odd = (write(BatchJob("s", name, "", (1, 2)), site) for name in ("s", "HPCDL-NAME.PAGE"))
+        assert odd == plain.replace("hpcdl-s", "hpcdl-HPCDL-NAME.PAGE").replace("runs/s-", "runs/HPCDL-NAME.PAGE-")
+        assert "apptainer exec 'HPCDL NAME {name}.sif' hpcdl " in odd
+        assert "#SBATCH --account='a #b'" in odd
 
 
 def test_without_slurm_nothing_is_submitted(capsys, monkeypatch, tmp_path):

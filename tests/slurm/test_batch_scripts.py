@@ -196,15 +196,21 @@ def test_jobs_are_requeued_at_their_time_limit(limited):
     assert min(job.restarts(number)) >= 1
 
 
-def test_a_job_that_finishes_no_case_is_not_requeued(job):
-    """A program in the place of hpcdl that is always interrupted before its first case."""
-    program(job.folder, "hpcdl", "exit 75")
-    script = job.write(SLOW, "--nodes", "2")
+@pytest.mark.parametrize("directive", ["comment=it's a #b", "no-requeue"])
+def test_a_job_that_finishes_no_case_or_has_that_directive_is_not_requeued(directive, job):
+    """A program in the place of hpcdl that is always interrupted, before its first case or with a part of it."""
+    ends = directive == "no-requeue"
+    program(job.folder, "hpcdl", f"{'mkdir -p runs/*; touch $_/a.h5; ' * ends}exit 75")
+    script = job.write(SLOW, "--nodes", "2", "--directive", directive)
     script.write_text(script.read_text().replace("set -u", f"set -u\nPATH={job.folder}:$PATH"))
     number = job(script)
     assert job.ended(number) == [("FAILED", "75")], job.output()
     assert job.restarts(number) == [0]
-    assert "no case was finished" in job.output()
+    assert ("no case was finished" in job.output()) != ends
+    assert (job.output() == "") == ends
+    shown = job.slurm("scontrol", "show", "job", number).stdout
+    assert f"Requeue={int(not ends)} " in shown
+    assert ("Comment=it's a #b" in shown) != ends
 
 
 def program(folder, name, text):
@@ -231,6 +237,16 @@ def test_a_job_has_its_nodes_alone_its_cores_and_its_directives(job):
     assert {*re.findall(r"StepId=.*\n.*\n.*\n.*TRES=(cpu=\d+)", shown)} == {"cpu=6"}
 
 
+def test_slurm_reads_a_time_limit_as_it_is_meant(job):
+    limits = {"90": "01:30:00", "1:30": "00:02:00", "1:30:00": "01:30:00", "1-2": "1-02:00:00"}
+    for text, limit in {**limits, "1-2:30": "1-02:30:00", "1-2:30:00": "1-02:30:00", "0": "UNLIMITED"}.items():
+        script = job.write(SUITE, "--nodes", "1", "--time", text)
+        number = job(script, before=["--hold"])
+        assert f"TimeLimit={limit} " in job.slurm("scontrol", "show", "job", number).stdout
+        job.slurm("scancel", number)
+        script.unlink()
+
+
 def test_slurm_refuses_a_directive_and_no_script_is_left(job):
     (job.folder / "suite.toml").write_text(SLOW)
     words = ("hpcdl", "sbatch", "suite.toml", "--nodes", "2", "--submit", "--directive", "constraint=absent")
@@ -244,12 +260,13 @@ def test_slurm_refuses_a_directive_and_no_script_is_left(job):
 
 def test_ranks_run_in_a_container(job):
     """A program in the place of Apptainer, which starts its command outside of any container."""
-    program(job.folder, "apptainer", 'echo "in $2"; shift 2; exec "$@"')
+    program(job.folder, "apptainer", 'echo "$2 in $3"; shift 3; exec "$@"')
     (job.folder / "site.toml").write_text(f'environment = ["PATH={job.folder}:$PATH"]\ncontainer = "a b.sif"\n')
-    number = job(job.write(SUITE, "--nodes", "2", "--site", "site.toml", "--set", "case.ranks=2"))
+    given = ("--nodes", "2", "--site", "site.toml", "--set", "case.ranks=2", "--directive", "gres=gpu:1")
+    number = job(job.write(SUITE, *given))
     assert job.ended(number) == [("COMPLETED", "0")], job.output()
     assert job.cases() == {f"sums-2-nodes-{number}": 2}
-    assert job.output().count("in a b.sif") == 2
+    assert job.output().count("--nv in a b.sif") == 2
 
 
 def test_a_launcher_that_does_not_fit_the_library_ends_with_78(job):
@@ -263,15 +280,15 @@ def test_a_launcher_that_does_not_fit_the_library_ends_with_78(job):
 
 
 def test_a_study_is_submitted_with_a_job_that_reports_one_scaling_table(job):
-    (job.folder / "suite.toml").write_text(SLOW)
+    (job.folder / "suite.toml").write_text(SLOW.replace('"slow"', '"HPCDL-NAME"'))
     (job.folder / "venv").write_text("")
     (job.folder / "site.toml").write_text('environment = ["source venv"]\n')
     words = "hpcdl sbatch suite.toml --nodes 1,2 --submit --site site.toml --no-exclusive"
     said = job.run(*shlex.split(words)).stdout
     *numbers, last = re.findall(r"job (\d+):", said)
     assert [job.ended(number) for number in (*numbers, last)] == [[("COMPLETED", "0")]] * 3, job.output()
-    assert job.cases() == {f"slow-{nodes}-nodes-{numbers[nodes - 1]}": CASES for nodes in (1, 2)}
-    scaling = (job.folder / f"runs/slow-{last}.md").read_text().partition("## Scaling")[2]
+    assert job.cases() == {f"HPCDL-NAME-{nodes}-nodes-{numbers[nodes - 1]}": CASES for nodes in (1, 2)}
+    scaling = (job.folder / f"runs/HPCDL-NAME-{last}.md").read_text().partition("## Scaling")[2]
     assert re.search(r"^\| ring +\| +2 \|", scaling, re.MULTILINE)
     assert re.search(r"^\| 1 rank \(any scheme\) +\| +1 \|", scaling, re.MULTILINE)
 
