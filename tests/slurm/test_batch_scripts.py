@@ -198,9 +198,9 @@ def test_jobs_are_requeued_at_their_time_limit(limited):
 
 @pytest.mark.parametrize("directive", ["comment=it's a #b", "no-requeue"])
 def test_a_job_that_finishes_no_case_or_has_that_directive_is_not_requeued(directive, job):
-    """A program in the place of hpcdl that is always interrupted, before its first case or with a part of it."""
+    """A program in the place of hpcdl that is always interrupted, before or after its first case."""
     ends = directive == "no-requeue"
-    program(job.folder, "hpcdl", f"{'mkdir -p runs/*; touch $_/a.h5; ' * ends}exit 75")
+    program(job.folder, "hpcdl", 'mkdir -p "${@: -1}/parts"; touch "$_/a.h5"; ' * ends + "exit 75")
     script = job.write(SLOW, "--nodes", "2", "--directive", directive)
     script.write_text(script.read_text().replace("set -u", f"set -u\nPATH={job.folder}:$PATH"))
     number = job(script)
@@ -240,7 +240,7 @@ def test_a_job_has_its_nodes_alone_its_cores_and_its_directives(job):
 def test_slurm_reads_a_time_limit_as_it_is_meant(job):
     limits = {"90": "01:30:00", "1:30": "00:02:00", "1:30:00": "01:30:00", "1-2": "1-02:00:00"}
     for text, limit in {**limits, "1-2:30": "1-02:30:00", "1-2:30:00": "1-02:30:00", "0": "UNLIMITED"}.items():
-        script = job.write(SUITE, "--nodes", "1", "--time", text)
+        script = job.write(SUITE, "--nodes", "4", "--time", text)
         number = job(script, before=["--hold"])
         assert f"TimeLimit={limit} " in job.slurm("scontrol", "show", "job", number).stdout
         job.slurm("scancel", number)
