@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from hpcdl.suite import Suite
 
 
-SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-
-
 def arguments(parser: Arguments) -> None:
     suite_argument(parser, "suite SUITE", "a suite file, or the name of a shipped suite")
     effect = "one number: one job for all cases; several: a job for each, which runs all cases on all of its ranks"
@@ -62,8 +59,9 @@ def _time_limit(text: str) -> str:
     """Return a time limit of Slurm. Raises argparse.ArgumentTypeError with the nearest one for other text."""
     if re.fullmatch(r"([0-9]{1,7}-)?[0-9]{1,7}(:[0-9]{1,7}){0,2}", text):
         return text
+    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
     parts = re.findall(r"([0-9]{1,7}(?:\.[0-9]+)?) ?([dhms])", text)
-    minutes, seconds = divmod(round(sum(float(number) * SECONDS[unit] for number, unit in parts)), 60)
+    minutes, seconds = divmod(round(sum(float(number) * units[unit] for number, unit in parts)), 60)
     near = f"did you mean {minutes}:{seconds:02}?".replace(":00", "") if parts else "0: no limit"
     raise argparse.ArgumentTypeError(
         f"{shortened(text)} is none of minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
@@ -73,19 +71,10 @@ def _time_limit(text: str) -> str:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
-    from hpcdl.launch.batch_script import (
-        BatchJob,
-        asks_for_gpus,
-        batch_script,
-        directive,
-        report_script,
-        site_profile,
-    )
+    from hpcdl.launch.batch_script import BatchJob, asks_for_gpus, batch_script, report_script, site_profile
     from hpcdl.report.contents import check_answer
     from hpcdl.trace.files import read_text
 
-    for text in options.directives:
-        directive(text, "--directive")
     site = site_profile(options.site)
     on_gpus = options.gpus_per_node is not None or asks_for_gpus((*site.directives, *options.directives))
     ranks = options.nodes[0] * options.ranks_per_node

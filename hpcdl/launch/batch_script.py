@@ -5,7 +5,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -45,10 +45,9 @@ def places(environment: Mapping[str, str]) -> list[Path]:
 
 def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> SiteProfile:
     """Read the profile at ``path``, or the first of :func:`places`, or return the defaults. Raises UsageError."""
+    path = path or next((file for file in places(environment) if file.is_file()), None)
     if path is None:
-        path = next((file for file in places(environment) if file.is_file()), None)
-        if path is None:
-            return SiteProfile()
+        return SiteProfile()
     with refused():
         table = read_toml(path)
     defaults = vars(SiteProfile())
@@ -89,13 +88,10 @@ def directive(text: str, where: str) -> tuple[str, str | bool]:
     Raises UsageError, beginning with ``where``, for another form and for a line that the script cannot have.
     """
     match = re.fullmatch(r"(?:--)?([a-z][a-z0-9-]+)(?:=(\S(?:.*\S)?))?", text)
-    if match is None or not text.isprintable():
-        raise UsageError(
-            f"{where} {shortened(text)}: must be NAME or NAME=VALUE of an option of sbatch, such as qos=high"
-        )
-    name, value = match.groups()
-    reason = ""
-    if name in OPTIONS_OF_HPCDL:
+    name, value = match.groups() if match else ("", None)
+    if match is None:
+        reason = "must be NAME or NAME=VALUE of an option of sbatch, such as qos=high"
+    elif name in OPTIONS_OF_HPCDL:
         reason = f"use {OPTIONS_OF_HPCDL[name]} of hpcdl sbatch"
     elif name == "chdir":
         reason = "paths in the script begin in the folder where it is submitted: submit it in that folder"
@@ -103,9 +99,9 @@ def directive(text: str, where: str) -> tuple[str, str | bool]:
         reason = "must be signal=B:USR1@SECONDS, which the script waits for"
     elif name != "gpus" and any(option.startswith(name) for option in WHOLE_NAMES - {name}):
         reason = f"must be a whole name{nearest(name, WHOLE_NAMES)}"
-    if reason:
-        raise UsageError(f"{where} {shortened(text)}: {reason}")
-    return name, True if value is None else shlex.quote(value)
+    else:
+        return name, True if value is None else value
+    raise UsageError(f"{where} {shortened(text)}: {reason}")
 
 
 def asks_for_gpus(directives: Iterable[str]) -> bool:
@@ -163,12 +159,9 @@ class BatchJob:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for words in astuple(self):
-            for word in words if isinstance(words, tuple) else (words,):
-                if not str(word).isprintable():
-                    raise UsageError(
-                        f"{ascii(word)[:80]}: a batch script cannot have characters that are not printable"
-                    )
+        for word in (self.suite, self.command, *self.directives, *self.options):
+            if not word.isprintable():
+                raise UsageError(f"{ascii(word)[:80]}: a script cannot have characters that are not printable")
 
 
 def batch_script(job: BatchJob, site: SiteProfile) -> str:
@@ -243,11 +236,10 @@ def _script(name: str, command: str, about: Iterable[str], options: Options, sit
     lines = ["#!/bin/bash", f"# Written by: {command}", "#"]
     for text in about:
         lines += [f"# {line}" for line in textwrap.wrap(text, 108, break_on_hyphens=False)]
-    words = {"partition": site.partition, "account": site.account}
-    quoted = {option: word and shlex.quote(word) for option, word in words.items()}
-    for option, value in {"job-name": f"hpcdl-{name}", **quoted, **options}.items():
+    whole = {"job-name": f"hpcdl-{name}", "partition": site.partition, "account": site.account, **options}
+    for option, value in whole.items():
         if value is not None:
-            lines.append(f"#SBATCH --{option}" if value is True else f"#SBATCH --{option}={value}")
+            lines.append(f"#SBATCH --{option}" + ("" if value is True else f"={shlex.quote(str(value))}"))
     modules = [f"module load {shlex.quote(module)}" for module in site.modules]
     programs = _PROGRAMS.format(hpcdl=_hpcdl(site).split()[0], launcher=site.launcher.split()[0])
     return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Protocol
+from typing import Literal, Protocol
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Affine, Backend, Bound, Elementary, Noise, Weights
@@ -173,10 +173,6 @@ class BoundAffine:
 
     def backward(self, dy: Array, needs_dx: bool) -> Array | None:
         return self._op.backward(dy, self._weights, needs_dx)
-
-
-REST: Final = "rest"
-"""Row of the time of a step in no layer: input, loss, the program's own work, and a profiled optimizer."""
 
 
 @dataclass(frozen=True, slots=True)

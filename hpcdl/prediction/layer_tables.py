@@ -24,9 +24,9 @@ from hpcdl.cases.keys.compute_times import flop_of, measured_trainings
 from hpcdl.cases.keys.key import Choice, architecture
 from hpcdl.data.parts.dataset import content
 from hpcdl.fabric.comm import INPUT
-from hpcdl.models.layers import parsed_table, read_table
+from hpcdl.models.layers import REST, parsed_table, read_table
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import REST, Layer, SizedLayer
+from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.chakra import Node, read_chakra
 from hpcdl.trace.files import JsonObject, from_json, parse_json

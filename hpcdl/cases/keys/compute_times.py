@@ -14,8 +14,9 @@ import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT, SHARD_UPDATE
+from hpcdl.models.layers import REST
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.layer import REST, Layer, SizedLayer
+from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.layers.volumes import by_layer, volumes
 from hpcdl.nn.split.division import Division
 from hpcdl.registry import nearest
