@@ -113,8 +113,6 @@ def _add_directives(options: Options, directives: Iterable[str]) -> None:
     """Add the lines of ``directives``, which replace those of the same name and their opposites."""
     for text in directives:
         name, value = directive(text, "--directive")
-        if name == "gres" and asks_for_gpus([text]) and options.get("gpus-per-node"):
-            raise UsageError(f"--directive {shortened(text)}: --gpus-per-node asks for the GPUs of a node already")
         options.pop(OPPOSITES.get(name, ""), None)
         options[name] = value
 
@@ -188,6 +186,8 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
     }
     directives = (*site.directives, *job.directives)
     _add_directives(options, directives)
+    if job.gpus_per_node is not None and asks_for_gpus([f"gres={options.get('gres')}"]):
+        raise UsageError(f"--gpus-per-node: gres={options['gres']} asks for the GPUs of a node already")
     requeued = "requeue" in options
     about = (
         where,

@@ -107,7 +107,7 @@ def test_directives_of_the_command_replace_those_of_the_site(script, tmp_path):
         ("-D/tmp", "must be NAME or NAME=VALUE"),
         ("chd=/tmp", "must be a whole name; did you mean 'chdir'?"),
         ("no-req", "must be a whole name; did you mean 'no-requeue'?"),
-        ("gres=gpu:4", "'gres=gpu:4': --gpus-per-node asks for the GPUs of a node already"),
+        ("gres=gpu:4", "--gpus-per-node: gres=gpu:4 asks for the GPUs of a node already"),
         ("signal=TERM@60", "must be signal=B:USR1@SECONDS, which the script waits for"),
     ],
 )

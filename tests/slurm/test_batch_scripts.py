@@ -196,21 +196,23 @@ def test_jobs_are_requeued_at_their_time_limit(limited):
     assert min(job.restarts(number)) >= 1
 
 
-@pytest.mark.parametrize("directive", ["comment=it's a #b", "no-requeue"])
-def test_a_job_that_finishes_no_case_or_has_that_directive_is_not_requeued(directive, job):
-    """A program in the place of hpcdl that is always interrupted, before or after its first case."""
-    ends = directive == "no-requeue"
-    program(job.folder, "hpcdl", 'mkdir -p "${@: -1}/parts"; touch "$_/a.h5"; ' * ends + "exit 75")
+WITHOUT_CASE = "no case was finished within the time limit, so the job is not requeued: give it more time\n"
+FINISH = 'mkdir -p "${@: -1}/parts" && touch "$_/a.h5"'
+
+
+@pytest.mark.parametrize(
+    ("directive", "work", "says"), [("requeue", "", WITHOUT_CASE), ("no-requeue", FINISH, "")]
+)
+def test_a_job_that_finishes_no_case_or_is_not_to_be_requeued_ends(directive, work, says, job):
+    """A program in the place of hpcdl that is always interrupted."""
+    program(job.folder, "hpcdl", f"{work}\nexit 75")
     script = job.write(SLOW, "--nodes", "2", "--directive", directive)
     script.write_text(script.read_text().replace("set -u", f"set -u\nPATH={job.folder}:$PATH"))
     number = job(script)
     assert job.ended(number) == [("FAILED", "75")], job.output()
     assert job.restarts(number) == [0]
-    assert ("no case was finished" in job.output()) != ends
-    assert (job.output() == "") == ends
-    shown = job.slurm("scontrol", "show", "job", number).stdout
-    assert f"Requeue={int(not ends)} " in shown
-    assert ("Comment=it's a #b" in shown) != ends
+    assert job.output() == says
+    assert f"Requeue={int(bool(says))} " in job.slurm("scontrol", "show", "job", number).stdout
 
 
 def program(folder, name, text):
@@ -228,11 +230,11 @@ def test_a_job_has_its_nodes_alone_its_cores_and_its_directives(job):
         f'launcher = "srun --mpi=none"\nenvironment = ["PATH={job.folder}:$PATH"]\ndirectives = ["nice=7", "qos=a"]\n'
     )
     given = ("--nodes", "1", "--ranks-per-node", "2", "--cpus-per-rank", "3", "--launches", "2")
-    script = job.write(SLOW, *given, "--site", "site.toml", "--directive", "comment=a #b", exclusive=True)
+    script = job.write(SLOW, *given, "--site", "site.toml", "--directive", "comment=it's a #b", exclusive=True)
     number = job(script)
     assert job.ended(number) == [("COMPLETED", "0")], job.output()
     shown = job.output()
-    wanted = {"OverSubscribe=NO", "ArrayTaskThrottle=1", "Nice=7", "Comment=a #b"}
+    wanted = {"OverSubscribe=NO", "ArrayTaskThrottle=1", "Nice=7", "Comment=it's a #b"}
     assert {*re.findall(r"(?:OverSubscribe|ArrayTaskThrottle|Nice)=\S+|Comment=.*\S", shown)} == wanted
     assert {*re.findall(r"StepId=.*\n.*\n.*\n.*TRES=(cpu=\d+)", shown)} == {"cpu=6"}
 
