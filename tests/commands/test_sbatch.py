@@ -94,7 +94,6 @@ def test_directives_of_the_command_replace_those_of_the_site(script, tmp_path):
     ("text", "message"),
     [
         ("qos = high", "must be NAME or NAME=VALUE of an option of sbatch, such as qos=high"),
-        ("-C haswell", "must be NAME or NAME=VALUE"),
         ("qos=", "must be NAME or NAME=VALUE"),
         ("a=b\nrm -rf x", "cannot have characters that are not printable"),
         ("nodes=4", "use --nodes of hpcdl sbatch"),
@@ -104,7 +103,6 @@ def test_directives_of_the_command_replace_those_of_the_site(script, tmp_path):
         ("-t 5", "must be NAME or NAME=VALUE"),
         ("tasks-per-node=2", "use --ranks-per-node of hpcdl sbatch"),
         ("chdir=/tmp", "paths in the script begin in the folder where it is submitted"),
-        ("-D/tmp", "must be NAME or NAME=VALUE"),
         ("chd=/tmp", "must be a whole name; did you mean 'chdir'?"),
         ("no-req", "must be a whole name; did you mean 'no-requeue'?"),
         ("gres=gpu:4", "--gpus-per-node: gres=gpu:4 asks for the GPUs of a node already"),
