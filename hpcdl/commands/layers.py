@@ -35,8 +35,8 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.cases.keys.key import FAULTS
-    from hpcdl.models.layers import table_text
-    from hpcdl.prediction.layer_tables import REST, table_of
+    from hpcdl.models.layers import REST, table_text
+    from hpcdl.prediction.layer_tables import table_of
     from hpcdl.report.formats import summary
 
     try:

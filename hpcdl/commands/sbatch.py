@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK, UsageError, refused
+from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("--cpus-per-rank N", "cores and threads of a rank", type=whole_number)
     effect = "GPUs of a node; the nodes check the cases, not this machine"
     parser.option("--gpus-per-node N", effect, type=whole_number)
-    parser.option("--time LIMIT", "(default: the partition's)")
+    parser.option("--time LIMIT", "such as 30 (minutes) or 04:00:00 (default: the partition's)", type=_time_limit)
     effect = "a job array of N independent launches, one at a time"
     parser.option("--launches N", effect, type=whole_number, default=1)
     effect = "a further line #SBATCH --NAME=VALUE, such as qos=high or constraint=haswell; repeatable"
@@ -54,15 +55,28 @@ def _counts(text: str) -> tuple[int, ...]:
     return counts
 
 
+def _time_limit(text: str) -> str:
+    """Return a time limit of Slurm. Raises argparse.ArgumentTypeError with the nearest one for other text."""
+    if re.fullmatch(r"([0-9]{1,7}-)?[0-9]{1,7}(:[0-9]{1,7}){0,2}", text):
+        return text
+    units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+    parts = re.findall(r"([0-9]{1,7}(?:\.[0-9]+)?) ?([dhms])", text)
+    minutes, seconds = divmod(round(sum(float(number) * units[unit] for number, unit in parts)), 60)
+    near = f"did you mean {minutes}:{seconds:02}?".replace(":00", "") if parts else "0: no limit"
+    raise argparse.ArgumentTypeError(
+        f"{shortened(text)} is none of minutes, minutes:seconds, hours:minutes:seconds, days-hours, "
+        f"days-hours:minutes and days-hours:minutes:seconds; {near}"
+    )
+
+
 def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
-    from hpcdl.launch.batch_script import BatchJob, batch_script, directive, report_script, site_profile
+    from hpcdl.launch.batch_script import BatchJob, asks_for_gpus, batch_script, report_script, site_profile
     from hpcdl.report.contents import check_answer
     from hpcdl.trace.files import read_text
 
-    for text in options.directives:
-        directive(text, "--directive")
-    on_gpus = options.gpus_per_node is not None
+    site = site_profile(options.site)
+    on_gpus = options.gpus_per_node is not None or asks_for_gpus((*site.directives, *options.directives))
     ranks = options.nodes[0] * options.ranks_per_node
     settings = options.suite, options.overrides, options.case
     chosen = suite.load(*settings, ranks=ranks, full=options.full, check=not on_gpus, elsewhere=True)
@@ -70,7 +84,6 @@ def execute(options: argparse.Namespace) -> int:
     if not on_gpus and (missing := _missing_dataset(chosen)):
         print(f"hpcdl: warning: the job needs a dataset that this machine lacks: {missing}", file=sys.stderr)
     _check(options, chosen)
-    site = site_profile(options.site)
     site = replace(site, container=options.container or site.container)
     more = ["--full"] * options.full
     more += [word for glob in options.case for word in ("--case", glob)]
@@ -205,7 +218,6 @@ def _sbatch(words: Sequence[str]) -> tuple[str, list[str]]:
     Raises _SubmissionError, also unless one line of the output is what ``--parsable`` prints: a site's own program
     in the place of ``sbatch`` may print more, or ignore the option.
     """
-    from hpcdl.registry import shortened
     from hpcdl.report.formats.cells import message
 
     command = ["sbatch", "--parsable", *words]

@@ -5,7 +5,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -13,7 +13,7 @@ from hpcdl.exit_codes import UsageError, refused
 from hpcdl.registry import nearest, shortened
 from hpcdl.trace.files import read_toml
 
-Options: TypeAlias = Mapping[str, str | int | None]
+Options: TypeAlias = dict[str, str | int | None]
 """Values of Slurm's options; None: the option is left out; True: it has no value."""
 
 
@@ -45,10 +45,9 @@ def places(environment: Mapping[str, str]) -> list[Path]:
 
 def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.environ) -> SiteProfile:
     """Read the profile at ``path``, or the first of :func:`places`, or return the defaults. Raises UsageError."""
+    path = path or next((file for file in places(environment) if file.is_file()), None)
     if path is None:
-        path = next((file for file in places(environment) if file.is_file()), None)
-        if path is None:
-            return SiteProfile()
+        return SiteProfile()
     with refused():
         table = read_toml(path)
     defaults = vars(SiteProfile())
@@ -67,28 +66,55 @@ OPTIONS_OF_HPCDL: Final = {
     "nodes": "--nodes",
     "ntasks": "--nodes and --ranks-per-node",
     "ntasks-per-node": "--ranks-per-node",
+    "tasks-per-node": "--ranks-per-node",
+    "ntasks-per-gpu": "--ranks-per-node",
     "cpus-per-task": "--cpus-per-rank",
+    "cpus-per-gpu": "--cpus-per-rank",
     "gpus-per-node": "--gpus-per-node",
     "time": "--time",
     "array": "--launches",
 }
 """Directives on which the rest of a script depends, with the options of ``hpcdl sbatch`` that set them."""
+OPPOSITES: Final = {"no-requeue": "requeue", "oversubscribe": "exclusive"}
+OPPOSITES.update({name: opposite for opposite, name in OPPOSITES.items()})
+"""Options that a directive replaces, besides the one of its own name."""
+WHOLE_NAMES: Final = {*OPTIONS_OF_HPCDL, *OPPOSITES, "chdir", "signal"}
+"""Options that are recognized by their names, which ``sbatch`` would also take abbreviated."""
 
 
 def directive(text: str, where: str) -> tuple[str, str | bool]:
     """Return the name and value of a line ``#SBATCH --NAME=VALUE``; the value True of ``#SBATCH --NAME``.
 
-    Raises UsageError, beginning with ``where``, for another form and for what an option of hpcdl sets.
+    Raises UsageError, beginning with ``where``, for another form and for a line that the script cannot have.
     """
     match = re.fullmatch(r"(?:--)?([a-z][a-z0-9-]+)(?:=(\S(?:.*\S)?))?", text)
-    if match is None or not text.isprintable():
-        raise UsageError(
-            f"{where} {shortened(text)}: must be NAME or NAME=VALUE of an option of sbatch, such as qos=high"
-        )
-    name, value = match.groups()
-    if name in OPTIONS_OF_HPCDL:
-        raise UsageError(f"{where} {shortened(text)}: use {OPTIONS_OF_HPCDL[name]} of hpcdl sbatch")
-    return name, True if value is None else shlex.quote(value)
+    name, value = match.groups() if match else ("", None)
+    if match is None:
+        reason = "must be NAME or NAME=VALUE of an option of sbatch, such as qos=high"
+    elif name in OPTIONS_OF_HPCDL:
+        reason = f"use {OPTIONS_OF_HPCDL[name]} of hpcdl sbatch"
+    elif name == "chdir":
+        reason = "paths in the script begin in the folder where it is submitted: submit it in that folder"
+    elif name == "signal" and not re.fullmatch(r"B:USR1@[0-9]{1,5}", value or ""):
+        reason = "must be signal=B:USR1@SECONDS, which the script waits for"
+    elif name != "gpus" and any(option.startswith(name) for option in WHOLE_NAMES - {name}):
+        reason = f"must be a whole name{nearest(name, WHOLE_NAMES)}"
+    else:
+        return name, True if value is None else value
+    raise UsageError(f"{where} {shortened(text)}: {reason}")
+
+
+def asks_for_gpus(directives: Iterable[str]) -> bool:
+    """Return True if one of the directives asks for GPUs, as ``gres=gpu:4`` and ``gpus-per-task=1`` do."""
+    return any(re.match(r"(--)?(gpus\b|(gres|tres-per-task)=.*\bgpu\b)", text) for text in directives)
+
+
+def _add_directives(options: Options, directives: Iterable[str]) -> None:
+    """Add the lines of ``directives``, which replace those of the same name and their opposites."""
+    for text in directives:
+        name, value = directive(text, "--directive")
+        options.pop(OPPOSITES.get(name, ""), None)
+        options[name] = value
 
 
 def _line(value: object, where: str) -> str:
@@ -131,12 +157,9 @@ class BatchJob:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for words in astuple(self):
-            for word in words if isinstance(words, tuple) else (words,):
-                if not str(word).isprintable():
-                    raise UsageError(
-                        f"{ascii(word)[:80]}: a batch script cannot have characters that are not printable"
-                    )
+        for word in (self.suite, self.command, *self.directives, *self.options):
+            if not word.isprintable():
+                raise UsageError(f"{ascii(word)[:80]}: a script cannot have characters that are not printable")
 
 
 def batch_script(job: BatchJob, site: SiteProfile) -> str:
@@ -148,11 +171,6 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
             "Every job runs all cases on all of its ranks. "
             f"Submit it with:  sbatch --nodes={job.nodes[0]} SCRIPT  for each number of nodes."
         )
-    about = (
-        where,
-        "Options after the script's name go to hpcdl run:  sbatch SCRIPT --case '*ring*'",
-        _REQUEUE,
-    )
     options: Options = {
         "nodes": None if several else job.nodes[0],
         "ntasks-per-node": job.ranks_per_node,
@@ -165,10 +183,19 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
         "open-mode": "append",
         "signal": f"B:USR1@{WARNING_SECONDS}",
         "requeue": True,
-        **dict(directive(text, "--directive") for text in (*site.directives, *job.directives)),
     }
+    directives = (*site.directives, *job.directives)
+    _add_directives(options, directives)
+    if job.gpus_per_node is not None and asks_for_gpus([f"gres={options.get('gres')}"]):
+        raise UsageError(f"--gpus-per-node: gres={options['gres']} asks for the GPUs of a node already")
+    requeued = "requeue" in options
+    about = (
+        where,
+        "Options after the script's name go to hpcdl run:  sbatch SCRIPT --case '*ring*'",
+        str(options["signal"]).partition("@")[2] + _SIGNAL + (_REQUEUE if requeued else _NO_REQUEUE),
+    )
     words = [
-        _hpcdl(site, on_gpus=job.gpus_per_node is not None),
+        _hpcdl(site, on_gpus=job.gpus_per_node is not None or asks_for_gpus(directives)),
         "run",
         shlex.quote(f"./{job.suite}" if job.suite.startswith("-") else job.suite),
     ]
@@ -181,6 +208,8 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
         name=job.name,
         command=" ".join([*words, *map(shlex.quote, job.options)]),
         launcher=site.launcher + cores,
+        count=_COUNT * requeued,
+        requeue=_REQUEUE_JOB * requeued,
     )
     return _script(job.name, job.command, about, options, site) + body
 
@@ -188,13 +217,11 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
 def report_script(job: BatchJob, site: SiteProfile) -> str:
     """Return the text of a batch script that reports the runs of ``job`` together."""
     about = ["One report of the runs whose folders are the arguments. It begins when their jobs have ended."]
-    options: Options = {
-        "ntasks": 1,
-        "output": "%x-%j.out",
-        **dict(directive(text, "directives") for text in site.directives),
-    }
+    options: Options = {"ntasks": 1, "output": "%x-%j.out"}
+    _add_directives(options, site.directives)
+    options.pop("signal", None)  # it would end this script
     head = _script(f"{job.name}-report", f"{job.command} --submit", about, options, site)
-    return head + _REPORT.replace("NAME", job.name).replace("HPCDL", _hpcdl(site))
+    return head + _REPORT.format(name=job.name, hpcdl=_hpcdl(site))
 
 
 def _hpcdl(site: SiteProfile, *, on_gpus: bool = False) -> str:
@@ -212,17 +239,21 @@ def _script(name: str, command: str, about: Iterable[str], options: Options, sit
     whole = {"job-name": f"hpcdl-{name}", "partition": site.partition, "account": site.account, **options}
     for option, value in whole.items():
         if value is not None:
-            lines.append(f"#SBATCH --{option}" if value is True else f"#SBATCH --{option}={value}")
+            lines.append(f"#SBATCH --{option}" + ("" if value is True else f"={shlex.quote(str(value))}"))
     modules = [f"module load {shlex.quote(module)}" for module in site.modules]
     programs = _PROGRAMS.format(hpcdl=_hpcdl(site).split()[0], launcher=site.launcher.split()[0])
     return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs])
 
 
-_REQUEUE: Final = (
-    f"{WARNING_SECONDS} s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl ends "
-    "the case that is running and exits with code 75; the job is requeued under its number and goes on with the "
-    "cases that are left. A job that finished no case is not requeued: it would never end."
+_SIGNAL: Final = (
+    " s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl ends the case that is "
+    "running and exits with code 75"
 )
+_REQUEUE: Final = (
+    "; the job is requeued under its number and goes on with the cases that are left. A job that finished no case "
+    "is not requeued: it would never end."
+)
+_NO_REQUEUE: Final = "; hpcdl run --resume -o FOLDER goes on with the cases that are left."
 _PROGRAMS: Final = """\
 for program in {hpcdl} {launcher}; do
     command -v $program >/dev/null || {{
@@ -235,11 +266,7 @@ done
 _BODY: Final = """
 job={identity}
 folder=runs/{name}-$SLURM_JOB_NUM_NODES-nodes-$job
-finished_cases() {{
-    find "$folder/parts" -name '*.h5' 2>/dev/null | wc -l
-}}
-before=$(finished_cases)
-
+{count}
 {launcher} -n "$SLURM_NTASKS" {command} --resume "$@" -o "$folder" &
 ranks=$!
 trap 'kill -USR1 $ranks' USR1
@@ -250,16 +277,24 @@ while kill -0 $ranks 2>/dev/null; do # the signal has ended the wait, not the ra
     code=$?
 done
 
+{requeue}exit $code
+"""
+_COUNT: Final = """\
+finished_cases() {
+    find "$folder/parts" -name '*.h5' 2>/dev/null | wc -l
+}
+before=$(finished_cases)
+"""
+_REQUEUE_JOB: Final = """\
 if [ $code -eq 75 ] && [ "$(finished_cases)" -gt "$before" ]; then
     scontrol requeue "$job"
 elif [ $code -eq 75 ]; then
     echo "no case was finished within the time limit, so the job is not requeued: give it more time" >&2
 fi
-exit $code
 """
 
 _REPORT: Final = """
-page=runs/NAME-${SLURM_JOB_ID:-report}
+page=runs/{name}-${{SLURM_JOB_ID:-report}}
 runs=()
 for run in "$@"; do
     if ls "$run"/parts/*.h5 >/dev/null 2>&1; then
@@ -268,9 +303,9 @@ for run in "$@"; do
         echo "$run: no case has finished"
     fi
 done
-if [ ${#runs[@]} -eq 0 ]; then
+if [ ${{#runs[@]}} -eq 0 ]; then
     echo "no run has a finished case: there is nothing to report" >&2
     exit 1
 fi
-HPCDL report "${runs[@]}" --together -o "$page.md" && HPCDL report "${runs[@]}" --together -o "$page.html"
+{hpcdl} report "${{runs[@]}}" --together -o "$page.md" && {hpcdl} report "${{runs[@]}}" --together -o "$page.html"
 """

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 MAX_LAYERS: Final = 10_000
+REST: Final = "rest"
+"""Row of the time of a step in no layer: input, loss, the program's own work, and a profiled optimizer."""
 COLUMNS: Final = tuple(field.name for field in fields(SizedLayer))
 NEEDED: Final = COLUMNS[:3]
 FLOP: Final = ("forward_flop", "backward_flop")

@@ -24,7 +24,7 @@ from hpcdl.cases.keys.compute_times import flop_of, measured_trainings
 from hpcdl.cases.keys.key import Choice, architecture
 from hpcdl.data.parts.dataset import content
 from hpcdl.fabric.comm import INPUT
-from hpcdl.models.layers import parsed_table, read_table
+from hpcdl.models.layers import REST, parsed_table, read_table
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.layers.volumes import volumes
@@ -41,8 +41,6 @@ older recipe has neither, but "output": all parameters, elements and length of a
 COLLECTIVE: Final = re.compile(r"_?c10d|(?:nccl|gloo|mpi|ucc|xccl):")
 """Begin of the names of PyTorch's collectives."""
 AGAIN: Final = "record it again as in `hpcdl help networks`"
-REST: Final = "rest"
-"""Row of the time of a step in no layer: input, loss, the program's own work, and a profiled optimizer."""
 NODE: Final = re.compile(r"(?:COMP_NODE_)?(forward |backward )?(.+?)(_FWD|_BWD_WG|_BWD_IG)?")
 KINDS: Final = ("forward", "_FWD"), ("backward", "_BWD_WG", "_BWD_IG")
 GRADIENT: Final = re.compile(r"COMM_COLL_NODE_(.+)_(?:ALLREDUCE|REDUCESCATTER)")

@@ -8,7 +8,7 @@ import pytest
 
 from hpcdl.cases.keys import key
 from hpcdl.cli import main
-from hpcdl.launch.batch_script import BatchJob, SiteProfile, report_script
+from hpcdl.launch.batch_script import BatchJob, SiteProfile, batch_script, report_script
 
 SCRIPTS = sorted((Path(__file__).parents[2] / "slurm").glob("*.sbatch"))
 
@@ -95,18 +95,26 @@ def test_directives_of_the_command_replace_those_of_the_site(script, tmp_path):
     ("text", "message"),
     [
         ("qos = high", "must be NAME or NAME=VALUE of an option of sbatch, such as qos=high"),
-        ("-C haswell", "must be NAME or NAME=VALUE"),
         ("qos=", "must be NAME or NAME=VALUE"),
-        ("a=b\nrm -rf x", "must be NAME or NAME=VALUE"),
+        ("a=b\nrm -rf x", "cannot have characters that are not printable"),
         ("nodes=4", "use --nodes of hpcdl sbatch"),
         ("--cpus-per-task=4", "use --cpus-per-rank of hpcdl sbatch"),
         ("array=1-5", "use --launches of hpcdl sbatch"),
+        ("--time=1h", "use --time of hpcdl sbatch"),
+        ("-t 5", "must be NAME or NAME=VALUE"),
+        ("tasks-per-node=2", "use --ranks-per-node of hpcdl sbatch"),
+        ("chdir=/tmp", "paths in the script begin in the folder where it is submitted"),
+        ("chd=/tmp", "must be a whole name; did you mean 'chdir'?"),
+        ("no-req", "must be a whole name; did you mean 'no-requeue'?"),
+        ("gres=gpu:4", "--gpus-per-node: gres=gpu:4 asks for the GPUs of a node already"),
+        ("signal=TERM@60", "must be signal=B:USR1@SECONDS, which the script waits for"),
     ],
 )
 def test_a_wrong_directive_is_refused_in_one_line_before_anything_is_written(tmp_path, capsys, text, message):
-    assert main(["sbatch", "quickstart", "--nodes", "8", f"--directive={text}"]) == 2
+    given = ["sbatch", "quickstart", "--nodes", "8", "--gpus-per-node", "1"]
+    assert main([*given, f"--directive={text}"]) == 2
     (tmp_path / "mine.toml").write_text(f"directives = [{json.dumps(text)}]\n")
-    assert main(["sbatch", "quickstart", "--nodes", "8", "--site", "mine.toml"]) == 2
+    assert main([*given, "--site", "mine.toml"]) == 2
     err = capsys.readouterr().err
     assert err.count(message) == 1 + (text != "a=b\nrm -rf x")
     assert err.count("\n") == 2
@@ -119,8 +127,56 @@ def test_ranks_and_the_report_run_in_a_container(script, tmp_path):
     assert "for program in apptainer mpirun; do" in lines
     (tmp_path / "mine.toml").write_text('container = "site.sif"\n')
     assert " apptainer exec site.sif hpcdl run " in script("--nodes", "8", "--site", "mine.toml")
-    job = BatchJob("quickstart", "quickstart", "", (1, 2))
-    assert "\napptainer exec site.sif hpcdl report" in report_script(job, SiteProfile(container="site.sif"))
+    site = SiteProfile(container="site.sif", directives=("signal=B:USR1@600", "gres=gpu:1"))
+    report = report_script(BatchJob("quickstart", "quickstart", "", (1, 2)), site)
+    assert "\napptainer exec site.sif hpcdl report" in report
+    assert "signal" not in report, "it would end the report"
+
+
+@pytest.mark.parametrize("text", ["gres=gpu:a100:4", "gpus=8", "--gpus-per-task=1", "tres-per-task=gres/gpu:1"])
+def test_a_container_has_the_gpus_that_a_directive_asks_for(text, script, tmp_path):
+    (tmp_path / "mine.toml").write_text(f"directives = '{text}'\n")
+    for given in (f"--directive={text}", "--site=mine.toml"):  # the nodes check the cases
+        options = ["--nodes", "8", "--container", "a.sif", "--set", "case.backend='cupy'", given]
+        assert " apptainer exec --nv a.sif " in script(*options)
+    assert "--nv" not in script("--nodes", "8", "--container", "a.sif", "--directive", "constraint=gpu")
+
+
+def test_a_directive_replaces_its_opposite(script):
+    options = ["--nodes=8", "--directive=no-requeue", "--directive=oversubscribe", "--directive=signal=B:USR1@600"]
+    text = script(*options)
+    assert "#SBATCH --signal=B:USR1@600\n#SBATCH --no-requeue\n#SBATCH --oversubscribe\n" in text
+    assert "# 600 s before the time limit" in text
+    assert not [word for word in ("--requeue", "--exclusive", "scontrol", "finished_cases") if word in text]
+    text = script(*options, "--directive=requeue")
+    assert "#SBATCH --requeue\n" in text
+    assert "#SBATCH --no-requeue\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        *(("1h", "did you mean 60?"), ("1h 30m", "did you mean 90?"), ("90s", "did you mean 1:30?")),
+        *((text, "0: no limit") for text in ("1:", "1-2:3:4:5", "9999999999", "5\n")),
+    ],
+)
+def test_a_time_limit_that_is_none_of_slurms_forms_is_refused_with_the_nearest(text, end, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["sbatch", "quickstart", "--nodes", "8", "--time", text])
+    err = capsys.readouterr().err
+    assert "minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and days-hours:" in err
+    assert err.endswith(f"; {end}\n")
+    assert err.count("\n") == 1
+
+
+def test_no_name_of_a_suite_changes_the_code_of_a_script():
+    """Templates have no marker that a name may contain."""
+    site = SiteProfile(container="HPCDL NAME {name}.sif", account="a #b")
+    for write in (batch_script, report_script):
+        plain, odd = (write(BatchJob("s", name, "", (1, 2)), site) for name in ("s", "HPCDL-NAME.PAGE"))
+        assert odd == plain.replace("hpcdl-s", "hpcdl-HPCDL-NAME.PAGE").replace("runs/s-", "runs/HPCDL-NAME.PAGE-")
+        assert "apptainer exec 'HPCDL NAME {name}.sif' hpcdl " in odd
+        assert "#SBATCH --account='a #b'" in odd
 
 
 def test_without_slurm_nothing_is_submitted(capsys, monkeypatch, tmp_path):

@@ -132,11 +132,15 @@ def test_a_table_may_have_another_separator(separator, table):
         ("ssp", {"push": "updates"}, 0.5),
     ],
 )
-def test_every_strategy_takes_the_stated_time_of_the_optimizer(training, settings, seconds, table):
+@pytest.mark.parametrize("times", [(0.25, 0.25, ""), ("", 0.5, 0), (0.25, "", 0.25)])
+def test_every_strategy_takes_the_stated_time_of_the_optimizer(training, settings, seconds, times, table):
     """Also with ``flops``; four ranks, messages and all else without time, and a server that updates for each."""
-    path = table(f"{HEAD.strip()},update_seconds\na,3000,1,1,1,0.25\nb,1000,1,1,1,0.25\n")
+    rows = [f"{row},1,1,1,{own}\n" for row, own in zip(("a,3000", "b,988", "rest,12"), times, strict=True)]
+    path = table(f"{HEAD.strip()},update_seconds\n{''.join(rows)}")
     model, choice = Choice("models", "layers", {"path": str(path)}), Choice("training", training, settings)
     spec = ReplaySpec(model=model, training=choice, ranks=4, batch_per_rank=1, flops=1e15, network="gemini")
+    stages = spec.compute_times.of_stages(spec.layers, [slice(0, 1), slice(1, 3)])
+    assert sum(stage.per_call["update"] for stage in stages) == pytest.approx(0.5)
     free = Network("free", Link(0, 0), "none", gamma=0)
     conditions = Conditions(free, spec.compute_times, spec.images)
     step = virtual_step(spec, conditions, 8)

@@ -196,15 +196,23 @@ def test_jobs_are_requeued_at_their_time_limit(limited):
     assert min(job.restarts(number)) >= 1
 
 
-def test_a_job_that_finishes_no_case_is_not_requeued(job):
-    """A program in the place of hpcdl that is always interrupted before its first case."""
-    program(job.folder, "hpcdl", "exit 75")
-    script = job.write(SLOW, "--nodes", "2")
+WITHOUT_CASE = "no case was finished within the time limit, so the job is not requeued: give it more time\n"
+FINISH = 'mkdir -p "${@: -1}/parts" && touch "$_/a.h5"'
+
+
+@pytest.mark.parametrize(
+    ("directive", "work", "says"), [("requeue", "", WITHOUT_CASE), ("no-requeue", FINISH, "")]
+)
+def test_a_job_that_finishes_no_case_or_is_not_to_be_requeued_ends(directive, work, says, job):
+    """A program in the place of hpcdl that is always interrupted."""
+    program(job.folder, "hpcdl", f"{work}\nexit 75")
+    script = job.write(SLOW, "--nodes", "2", "--directive", directive)
     script.write_text(script.read_text().replace("set -u", f"set -u\nPATH={job.folder}:$PATH"))
     number = job(script)
     assert job.ended(number) == [("FAILED", "75")], job.output()
     assert job.restarts(number) == [0]
-    assert "no case was finished" in job.output()
+    assert job.output() == says
+    assert f"Requeue={int(bool(says))} " in job.slurm("scontrol", "show", "job", number).stdout
 
 
 def program(folder, name, text):
@@ -222,13 +230,23 @@ def test_a_job_has_its_nodes_alone_its_cores_and_its_directives(job):
         f'launcher = "srun --mpi=none"\nenvironment = ["PATH={job.folder}:$PATH"]\ndirectives = ["nice=7", "qos=a"]\n'
     )
     given = ("--nodes", "1", "--ranks-per-node", "2", "--cpus-per-rank", "3", "--launches", "2")
-    script = job.write(SLOW, *given, "--site", "site.toml", "--directive", "comment=a #b", exclusive=True)
+    script = job.write(SLOW, *given, "--site", "site.toml", "--directive", "comment=it's a #b", exclusive=True)
     number = job(script)
     assert job.ended(number) == [("COMPLETED", "0")], job.output()
     shown = job.output()
-    wanted = {"OverSubscribe=NO", "ArrayTaskThrottle=1", "Nice=7", "Comment=a #b"}
+    wanted = {"OverSubscribe=NO", "ArrayTaskThrottle=1", "Nice=7", "Comment=it's a #b"}
     assert {*re.findall(r"(?:OverSubscribe|ArrayTaskThrottle|Nice)=\S+|Comment=.*\S", shown)} == wanted
     assert {*re.findall(r"StepId=.*\n.*\n.*\n.*TRES=(cpu=\d+)", shown)} == {"cpu=6"}
+
+
+def test_slurm_reads_a_time_limit_as_it_is_meant(job):
+    limits = {"90": "01:30:00", "1:30": "00:02:00", "1:30:00": "01:30:00", "1-2": "1-02:00:00"}
+    for text, limit in {**limits, "1-2:30": "1-02:30:00", "1-2:30:00": "1-02:30:00", "0": "UNLIMITED"}.items():
+        script = job.write(SUITE, "--nodes", "4", "--time", text)
+        number = job(script, before=["--hold"])
+        assert f"TimeLimit={limit} " in job.slurm("scontrol", "show", "job", number).stdout
+        job.slurm("scancel", number)
+        script.unlink()
 
 
 def test_slurm_refuses_a_directive_and_no_script_is_left(job):
@@ -244,12 +262,13 @@ def test_slurm_refuses_a_directive_and_no_script_is_left(job):
 
 def test_ranks_run_in_a_container(job):
     """A program in the place of Apptainer, which starts its command outside of any container."""
-    program(job.folder, "apptainer", 'echo "in $2"; shift 2; exec "$@"')
+    program(job.folder, "apptainer", 'echo "$2 in $3"; shift 3; exec "$@"')
     (job.folder / "site.toml").write_text(f'environment = ["PATH={job.folder}:$PATH"]\ncontainer = "a b.sif"\n')
-    number = job(job.write(SUITE, "--nodes", "2", "--site", "site.toml", "--set", "case.ranks=2"))
+    given = ("--nodes", "2", "--site", "site.toml", "--set", "case.ranks=2", "--directive", "gres=gpu:1")
+    number = job(job.write(SUITE, *given))
     assert job.ended(number) == [("COMPLETED", "0")], job.output()
     assert job.cases() == {f"sums-2-nodes-{number}": 2}
-    assert job.output().count("in a b.sif") == 2
+    assert job.output().count("--nv in a b.sif") == 2
 
 
 def test_a_launcher_that_does_not_fit_the_library_ends_with_78(job):
@@ -263,15 +282,15 @@ def test_a_launcher_that_does_not_fit_the_library_ends_with_78(job):
 
 
 def test_a_study_is_submitted_with_a_job_that_reports_one_scaling_table(job):
-    (job.folder / "suite.toml").write_text(SLOW)
+    (job.folder / "suite.toml").write_text(SLOW.replace('"slow"', '"HPCDL-NAME"'))
     (job.folder / "venv").write_text("")
     (job.folder / "site.toml").write_text('environment = ["source venv"]\n')
     words = "hpcdl sbatch suite.toml --nodes 1,2 --submit --site site.toml --no-exclusive"
     said = job.run(*shlex.split(words)).stdout
     *numbers, last = re.findall(r"job (\d+):", said)
     assert [job.ended(number) for number in (*numbers, last)] == [[("COMPLETED", "0")]] * 3, job.output()
-    assert job.cases() == {f"slow-{nodes}-nodes-{numbers[nodes - 1]}": CASES for nodes in (1, 2)}
-    scaling = (job.folder / f"runs/slow-{last}.md").read_text().partition("## Scaling")[2]
+    assert job.cases() == {f"HPCDL-NAME-{nodes}-nodes-{numbers[nodes - 1]}": CASES for nodes in (1, 2)}
+    scaling = (job.folder / f"runs/HPCDL-NAME-{last}.md").read_text().partition("## Scaling")[2]
     assert re.search(r"^\| ring +\| +2 \|", scaling, re.MULTILINE)
     assert re.search(r"^\| 1 rank \(any scheme\) +\| +1 \|", scaling, re.MULTILINE)
 

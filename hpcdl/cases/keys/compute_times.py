@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT, SHARD_UPDATE
+from hpcdl.models.layers import REST
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.layers.volumes import by_layer, volumes
@@ -102,14 +103,18 @@ class ComputeTimes:
     def of_network(self, layers: Sequence[Layer], shape: Shape) -> ComputeTimes:
         """Return these times with those of updates of the whole network of ``layers`` and of each layer.
 
-        Updates that were not measured follow from measured ones, in proportion to the parameters.
+        What the update of the whole takes beyond the updates of layers, its layers share by their parameters.
         """
-        parameters = dict.fromkeys((layer.name for layer in layers), 0)
-        parameters |= {name: sizes.parameters for name, _, sizes in by_layer(layers, shape, 1)}
-        whole, everything = self._update_seconds, max(1, sum(parameters.values()))
-        shares = {f"update {name}": whole * own / everything for name, own in parameters.items()}
-        updates = {"update": whole, **shares} if self.per_call else {}
-        return replace(self, per_call={"evaluation": 0.0, **updates, **self.per_call})
+        calls = {"evaluation": 0.0, **self.per_call}
+        if self.per_call:
+            parameters = dict.fromkeys((layer.name for layer in layers), 0)
+            parameters |= {name: sizes.parameters for name, _, sizes in by_layer(layers, shape, 1)}
+            stated = {label: seconds for label, seconds in calls.items() if label.startswith("update ")}
+            calls["update"] = self._update_seconds
+            shared = max(0.0, calls["update"] - sum(stated.values())) / max(1, sum(parameters.values()))
+            for name, own in parameters.items():
+                calls[f"update {name}"] = stated.get(f"update {name}", 0.0) + shared * own
+        return replace(self, per_call=calls)
 
     def of_stages(self, layers: Sequence[Layer], parts: Sequence[slice]) -> tuple[ComputeTimes, ...]:
         """Return the times of ranks that have only a part of ``layers`` each; see :meth:`of_network`."""
@@ -149,13 +154,15 @@ class ComputeTimes:
 def at_rate(layers: Sequence[Layer], shape: Shape, flops: float | None) -> ComputeTimes:
     """Times of a network that sustains ``flops`` FLOP/s in the work of :func:`flop_of`; None: as its table states.
 
-    Updates take the times that a table states. Input, loss, layers without multiply-adds and other updates take no
-    time. ValueError: a layer that cannot take the shape it gets, or whose table has no FLOP.
+    Updates take the times that a table states; those of :data:`REST` and of rows without parameters are shared.
+    Input, loss, layers without multiply-adds and other updates take no time. ValueError: a layer that cannot take
+    the shape it gets, or whose table has no FLOP.
     """
     per_image, updates, given = {INPUT: 0.0, "loss": 0.0}, {"update": 0.0}, shape
     for layer in layers:
         if isinstance(layer, SizedLayer) and layer.update_seconds is not None:
-            updates[f"update {layer.name}"] = layer.update_seconds
+            if layer.parameters and layer.name != REST:
+                updates[f"update {layer.name}"] = layer.update_seconds
             updates["update"] += layer.update_seconds
         if flops is None and isinstance(layer, SizedLayer):
             forward, backward = layer.seconds
@@ -312,13 +319,12 @@ def times_of_ranks(
     passes = 1 if EXCHANGES[exchange] is None else len(divisions)
     takes, times, calls, of_ranks = divisions[0].parts[0].takes, whole.per_image, whole.per_call, []
     parameters = {name: sizes.parameters for name, _, sizes in by_layer(layers, takes.shape, 1)}
-    everything = max(1, sum(parameters.values()))
     for division, factors, share in zip(divisions, _weights(divisions, shares), shares, strict=True):
         first = division.parts[0]
         reads = share if first.takes.by_images else math.prod(division.shapes[0]) / math.prod(first.takes.shape)
         loss = times.get("loss", 0.0) * share / (passes if division.passes_end == len(division.parts) else 1)
         per_image = {INPUT: times.get(INPUT, 0.0) * reads, "loss": loss}
-        updates = {"update": calls.get("update", 0.0) * division.parameters / everything}
+        updates = {}
         parts = zip(division.parts, division.shapes, division.layers, factors, strict=True)
         for number, (part, shape, name, whole_factor) in enumerate(parts):
             factor = whole_factor / (passes if division.first_split <= number < division.passes_end else 1)
@@ -326,7 +332,8 @@ def times_of_ranks(
                 per_image[f"{direction} {part.name}"] = times.get(f"{direction} {name}", 0.0) * factor
             own = volumes([part.layer], shape, 1).parameters
             updates[f"update {part.name}"] = calls.get(f"update {name}", 0.0) * own / parameters.get(name, 1)
-        of_ranks.append(replace(whole, per_image=per_image, per_call={**calls, **updates}))
+        calls_of_rank = {**calls, **updates, "update": sum(updates.values())}
+        of_ranks.append(replace(whole, per_image=per_image, per_call=calls_of_rank))
     return tuple(of_ranks)
 
 
