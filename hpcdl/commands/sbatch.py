@@ -192,8 +192,8 @@ def _sbatch(words: Sequence[str]) -> tuple[str, list[str]]:
     Raises _SubmissionError, also unless one line of the output is what ``--parsable`` prints: a site's own program
     in the place of ``sbatch`` may print more, or ignore the option.
     """
+    from hpcdl.exit_codes import message
     from hpcdl.registry import shortened
-    from hpcdl.report.formats.cells import message
 
     command = ["sbatch", "--parsable", *words]
     asked = f"sbatch {shlex.join(words)}"
