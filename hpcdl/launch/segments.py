@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,37 +16,27 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Final
 
-from hpcdl.launch.process import STATUS
+from hpcdl.launch.process import STATUS, if_killed
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - the libraries choose it
 NAMES: Final = re.compile(r"(mpich_sh(m|ar)_|ucx_shm_posix_|sm_segment\.|open_mpi\.).*")
 """Of MPICH, UCX and Open MPI."""
 END_TIMEOUT: Final = 5.0
 """Seconds in which killed processes end; a rank whose launcher was killed notices it within two."""
-WAITING: Final = 'read -r _ || exec "$@"'
-"""Shell script: run a command once the writer of its standard input ends without a line."""
 
 
 @contextmanager
 def removed_at_end(status: Path) -> Iterator[None]:
     """Context manager: ranks that the body starts, with the file ``status``, leave no segments on this host.
 
-    A waiting shell removes them, and the file's folder, if this process is killed.
+    If this process is killed, another removes them, and the file's folder.
     """
     begin = time()
-    command = [sys.executable, "-P", "-m", "hpcdl.launch.segments", str(status), str(begin)]
-    with subprocess.Popen(
-        ["/bin/sh", "-c", WAITING, "sh", *command],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # signals to this process's group must not reach it
-    ) as waiting:
+    with if_killed(sys.executable, "-P", "-m", "hpcdl.launch.segments", str(status), str(begin)):
         try:
             yield
         finally:
             remove(status, begin)
-            waiting.communicate(b"\n")
 
 
 def remove(status: Path, begin: float) -> None:
