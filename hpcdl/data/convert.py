@@ -190,10 +190,8 @@ def _report(skipped: Sequence[Path]) -> None:
 
 
 def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:
-    try:
+    with reading(folder):
         entries = sorted(folder.iterdir())
-    except OSError as error:
-        _refuse(error)
     classes = {entry.name: _images(entry, skipped) for entry in entries if entry.is_dir() and entry.name[0] != "."}
     skipped += [entry for entry in entries if entry.name not in classes]
     if not classes:

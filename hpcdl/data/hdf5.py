@@ -108,7 +108,10 @@ def _split(file: "h5py.File", path: Path, split: str) -> tuple[Images, NDArray[n
             f"{path}: {split}/images must be uint8 (images, height, width, channels) and not empty, "
             f"not {images.dtype} {images.shape}"
         )
-    classes = class_numbers(f"{path}: {split}/labels", labels[()], len(images))
+    values = (
+        labels[()] if labels.shape == images.shape[:1] else labels
+    )  # those of another shape are refused unread
+    classes = class_numbers(f"{path}: {split}/labels", values, len(images))
     for dataset in datasets:
         _check_stored(path, dataset)
     return Images(path, images), classes

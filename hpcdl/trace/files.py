@@ -68,12 +68,9 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def _unpacked_xz(packed: bytes, limit: int) -> bytes:
-    """Return the contents of an .xz file, at most one byte more than ``limit``. EOFError, LZMAError: damaged.
-
-    :mod:`lzma` itself ignores bytes behind the last stream.
-    """
+    """Return the contents of an .xz file, at most one byte more than ``limit``. EOFError, LZMAError: damaged."""
     content = b""
-    while packed and len(content) <= limit:
+    while packed and len(content) <= limit:  # lzma.open would ignore bytes behind the last stream
         stream = lzma.LZMADecompressor()
         content += stream.decompress(packed, limit + 1 - len(content))
         if len(content) <= limit and not stream.eof:

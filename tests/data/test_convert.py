@@ -212,7 +212,7 @@ def test_messages_name_wrong_folders_and_a_wrong_size(source, refused):
     write_image(source / "val" / "ILSVRC2012_val_00000001.png", plain(1, 2, 3))
     assert refused().startswith(f"{source / 'val'}: has no folders, one per class; are its images not")
     (source / "train").rename(source / "training")
-    assert refused() == f"{source / 'train'}: cannot be read: No such file or directory"
+    assert refused() == f"{source / 'train'}: missing"
 
 
 def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
