@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # flushing the rest of the output at exit must not raise a second error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # the reader has ended: | head
-            from hpcdl.report.formats.cells import message
+            from hpcdl.exit_codes import message
 
             print(f"hpcdl: {message(error)}", file=sys.stderr)
         return FAILED
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _execute(options: argparse.Namespace) -> int:
-    from hpcdl.report.formats.cells import message
+    from hpcdl.exit_codes import message
     from hpcdl.trace.recorder import TraceError
 
     try:

@@ -25,9 +25,9 @@ def arguments(parser: Arguments) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.network.clusters import records as measured_by_others
+    from hpcdl.exit_codes import message
     from hpcdl.registry import nearest
     from hpcdl.report.claims import document
-    from hpcdl.report.formats.cells import message
     from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.formats.verdicts import exit_code
     from hpcdl.report.run.claims import ABSENT, BY_OTHERS, NO, OPEN, SOURCES, WORST_FIRST, sources

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
-from hpcdl.exit_codes import FAILED, OK, UsageError, refused
+from hpcdl.exit_codes import FAILED, OK, UsageError, message, refused
 from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
@@ -218,7 +218,6 @@ def _sbatch(words: Sequence[str]) -> tuple[str, list[str]]:
     Raises _SubmissionError, also unless one line of the output is what ``--parsable`` prints: a site's own program
     in the place of ``sbatch`` may print more, or ignore the option.
     """
-    from hpcdl.report.formats.cells import message
 
     command = ["sbatch", "--parsable", *words]
     asked = f"sbatch {shlex.join(words)}"

@@ -23,15 +23,18 @@ from typing import Any, Final, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.data.parts.dataset import DataError
+from hpcdl.data.parts.dataset import DataError, reading
 from hpcdl.data.parts.sharding import epoch_order
 from hpcdl.data.parts.splits import PixelCounts, divided
+from hpcdl.exit_codes import message
 from hpcdl.trace.files import atomic_write, check_regular, read_csv
 
 ENDINGS: Final = frozenset({".jpg", ".jpeg", ".png"})
 """File name endings of images, in lower case."""
 EIGHT_BIT_MODES: Final = frozenset({"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"})
 """Pillow's modes with at most 8 bits a channel."""
+MAX_SIDES: Final = 16
+"""Length of the longer side by the shorter one, at most; the ends of a longer one are cut off first."""
 _BATCH: Final = 128
 """Images in memory at a time: 25 MB of 256 x 256."""
 
@@ -54,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         write_image_file(**vars(options))
     except (DataError, OSError) as error:
-        print(f"hpcdl.data.convert: {error}", file=sys.stderr)
+        print(f"hpcdl.data.convert: {message(error)}", file=sys.stderr)
         return 2
     return 0
 
@@ -145,7 +148,8 @@ def _list_flat(source: Path, labels: str, test_share: float | None) -> dict[str,
     names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
     if not 1 < len(names) < len(rows):
         raise DataError(f"{source}: {len(rows)} images have {len(names)} labels, such as {names[:1]}, by {labels}")
-    print(f"{len(names)} classes: {', '.join(names[:10])}{', ...' * (len(names) > 10)}", file=sys.stderr)
+    shown = message(f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}")
+    print(f"{len(names)} classes: {shown}", file=sys.stderr)
     listed = [(source / row["file"], names.index(row["label"])) for row in rows]
     if "split" not in rows[0]:
         parts = divided(source, len(rows), "--test-share", test_share)
@@ -182,14 +186,12 @@ def _rows_of_table(table: Path) -> list[dict[str, str]]:
 
 def _report(skipped: Sequence[Path]) -> None:
     if skipped:
-        print(f"skipped: {len(skipped)} files, folders or links, such as {skipped[0]}", file=sys.stderr)
+        print(f"skipped: {len(skipped)} files, folders or links, such as {message(skipped[0])}", file=sys.stderr)
 
 
 def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:
-    try:
+    with reading(folder):
         entries = sorted(folder.iterdir())
-    except OSError as error:
-        _refuse(error)
     classes = {entry.name: _images(entry, skipped) for entry in entries if entry.is_dir() and entry.name[0] != "."}
     skipped += [entry for entry in entries if entry.name not in classes]
     if not classes:
@@ -218,23 +220,27 @@ def _refuse(error: OSError) -> NoReturn:
 
 def _decode(pillow: Any, size: int, path: Path) -> tuple[NDArray[np.uint8], bool]:
     """Return one image, (size, size, 3), and True if it has transparency. Raises DataError, naming the file."""
-    try:
+    with reading(path):
         check_regular(path)
         with pillow.open(path, formats=("JPEG", "PNG")) as opened:
             if opened.mode not in EIGHT_BIT_MODES:
-                raise ValueError(f"its mode is {opened.mode}, but 8 bits a channel would be kept")  # noqa: TRY301
+                raise ValueError(f"its mode is {opened.mode}, but 8 bits a channel would be kept")
             if opened.format == "PNG" and opened.is_animated:
-                raise ValueError(f"it has {opened.n_frames} frames, of which one would be kept")  # noqa: TRY301
+                raise ValueError(f"it has {opened.n_frames} frames, of which one would be kept")
             transparent = opened.has_transparency_data and opened.convert("RGBA").getextrema()[3][0] < 255
             image = opened.convert("RGB")
-        width, height = image.size
-        shorter = min(width, height)
-        width, height = size * width // shorter, size * height // shorter
-        image = image.resize((width, height), pillow.Resampling.BILINEAR)
-        left, top = round((width - size) / 2), round((height - size) / 2)
-        return np.asarray(image.crop((left, top, left + size, top + size)), np.uint8), transparent
-    except Exception as error:  # Pillow raises many types for damaged files, even SyntaxError
-        raise DataError(f"{path}: cannot be converted: {' '.join(str(error).split())}") from error
+        shorter = min(image.size)
+        image = _middle(
+            image, *(min(side, MAX_SIDES * shorter) for side in image.size)
+        )  # resized, it may be large
+        image = image.resize([size * side // shorter for side in image.size], pillow.Resampling.BILINEAR)
+        return np.asarray(_middle(image, size, size), np.uint8), transparent
+
+
+def _middle(image: Any, width: int, height: int) -> Any:
+    """Return the central pixels of an image."""
+    left, top = (round((side - cut) / 2) for side, cut in zip(image.size, (width, height), strict=True))
+    return image.crop((left, top, left + width, top + height))
 
 
 if __name__ == "__main__":

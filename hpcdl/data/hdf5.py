@@ -6,7 +6,6 @@ The file has ``train/images`` and ``test/images``, uint8 (images, height, width,
 """
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, class_numbers, content_digest, found_file
+from hpcdl.data.parts.dataset import DataError, Dataset, class_numbers, content_digest, found_file, reading
 from hpcdl.data.parts.splits import ImageSplit, PixelCounts, PixelNormalization
 from hpcdl.trace.files import check_regular
 
@@ -50,7 +49,8 @@ class Images:
             try:
                 self._dataset.read_direct(pixels, np.s_[index], np.s_[row])
             except OSError as error:
-                raise OSError(f"{self._path}: {self._dataset.name[1:]}[{index}]: {_line(error)}") from error
+                line = " ".join(str(error).split())
+                raise OSError(f"{self._path}: {self._dataset.name[1:]}[{index}]: {line}") from error
         return pixels
 
     def sample(self, most: int) -> NDArray[np.uint8]:
@@ -74,7 +74,7 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
         raise DataError(f"hdf5: path must be the name of an HDF5 file, not {path!r}")
     source = found_file(Path(path))
     file = _open_file(source)
-    try:
+    with reading(source):
         (train, train_labels), (test, test_labels) = (_split(file, source, split) for split in ("train", "test"))
         if train.shape != test.shape:
             raise DataError(f"{source}: test/images are {test.shape}, but the training images are {train.shape}")
@@ -84,8 +84,6 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
             for images in (train, test)
             for array in (np.array((len(images), *images.shape)), images.sample(16))
         ]
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{source}: damaged or invalid: {_line(error)}") from error
     augmentation = Augmentation(crop=crop, crop_padding=crop_padding, flip=flip)
     augmentation.check(str(source), train.shape)
     return Dataset(
@@ -110,7 +108,10 @@ def _split(file: "h5py.File", path: Path, split: str) -> tuple[Images, NDArray[n
             f"{path}: {split}/images must be uint8 (images, height, width, channels) and not empty, "
             f"not {images.dtype} {images.shape}"
         )
-    classes = class_numbers(f"{path}: {split}/labels", labels[()], len(images))
+    values = (
+        labels[()] if labels.shape == images.shape[:1] else labels
+    )  # those of another shape are refused unread
+    classes = class_numbers(f"{path}: {split}/labels", values, len(images))
     for dataset in datasets:
         _check_stored(path, dataset)
     return Images(path, images), classes
@@ -144,16 +145,11 @@ def _normalization(file: "h5py.File", train: Images) -> PixelNormalization:
 def _open_file(path: Path) -> "h5py.File":
     import h5py
 
-    try:
+    with reading(path):
         check_regular(path)
-        # without locks, which some parallel file systems lack; the cache is for several images per chunk
-        return h5py.File(path, "r", locking=False, rdcc_nbytes=1 << 25)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: missing") from error
-    except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else f"not HDF5, or truncated: {_line(error)}"
-        raise DataError(f"{path}: cannot be read: {error.strerror if error.filename else reason}") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        path.open("rb").close()  # errors of h5py have no reason
+        try:
+            # without locks, which some parallel file systems lack; the cache is for several images per chunk
+            return h5py.File(path, "r", locking=False, rdcc_nbytes=1 << 25)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: not HDF5, or truncated: {error}") from error

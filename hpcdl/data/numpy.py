@@ -1,23 +1,25 @@
 """Arrays in NumPy's files: a .npz file, or a folder of .npy files, whose names state the split."""
 
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.dataset import DataError, Dataset, Labelled, class_numbers, found_file
+from hpcdl.data.parts.dataset import DataError, Dataset, Labelled, class_numbers, found_file, reading
 from hpcdl.data.parts.splits import divided, in_memory_dataset
 from hpcdl.fabric.comm import Array
-from hpcdl.trace.files import check_regular
+from hpcdl.trace.files import MAX_DATA, check_regular
 
 SPLITS: Final[tuple[tuple[str, str, str, str], ...]] = (
     ("train_images", "train_labels", "test_images", "test_labels"),
     ("x_train", "y_train", "x_test", "y_test"),
 )
 """Names of the arrays of a source that states its split; the second form is that of Keras."""
+MAX_RATIO: Final = 8
+"""Bytes that a large .npz file may unpack to, by its own: images are packed to a half."""
+MAX_VALUE: Final = float(np.finfo(np.float32).max)
 WHOLE: Final[tuple[str, str]] = ("images", "labels")
 """Names of the arrays of a source that states no split."""
 
@@ -69,25 +71,31 @@ def numpy(
 def _names(source: Path) -> set[str]:
     if source.is_dir():
         return {file.stem for file in source.glob("*.npy")}
-    try:
-        check_regular(source)
-        with zipfile.ZipFile(source) as archive:
+    with reading(source):
+        packed = check_regular(source)
+        try:
+            archive = zipfile.ZipFile(source)
+        except zipfile.BadZipFile:
+            raise DataError(f"{source}: neither an .npz file nor a folder of .npy files") from None
+        with archive:
+            unpacked, limit = (
+                sum(member.file_size for member in archive.infolist()),
+                max(MAX_DATA, MAX_RATIO * packed),
+            )
+            if unpacked > limit:
+                raise DataError(
+                    f"{source}: larger than {limit} bytes when unpacked; make it a folder of .npy files"
+                )
             return {name.removesuffix(".npy") for name in archive.namelist()}
-    except OSError as error:
-        raise DataError(f"{source}: cannot be read: {error.strerror}") from error
-    except zipfile.BadZipFile:
-        raise DataError(f"{source}: neither an .npz file nor a folder of .npy files") from None
 
 
 def _load(source: Path, name: str) -> Array:
-    try:
+    with reading(f"{source}: {name}"):
         if source.is_dir():
             check_regular(source / f"{name}.npy")
             return np.load(source / f"{name}.npy", mmap_mode="r")  # type: ignore[no-any-return]
         with np.load(source) as archive:
             return archive[name]  # type: ignore[no-any-return]
-    except (OSError, ValueError, EOFError, KeyError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{source}: {name}: cannot be read: {' '.join(str(error).split())}") from error
 
 
 def _pair(source: Path, images_name: str, labels_name: str, channels_first: bool) -> Labelled:
@@ -105,7 +113,7 @@ def _pair(source: Path, images_name: str, labels_name: str, channels_first: bool
     if min(height, width) <= 4 < channels:
         size, other = f"{height} x {width} pixels of {channels} channels", str(not channels_first).lower()
         raise DataError(f"{where}: {size}; set channels_first = {other} if these are other axes")
-    if not np.isfinite(images).all():
-        raise DataError(f"{where}: has values that are not finite")
+    if not -MAX_VALUE <= images.min() <= images.max() <= MAX_VALUE:
+        raise DataError(f"{where}: has values that are not finite, or not in float32")
     labels = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     return images, class_numbers(f"{source}: {labels_name}", labels, len(images))

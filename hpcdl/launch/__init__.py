@@ -2,7 +2,7 @@
 
 All that depends on the surroundings is here, so that the other rooms know no launcher and no /proc::
 
-    launcher and its variables   process.py, mpirun.py, mpi_probe.py
+    launcher and its variables   process.py, mpirun.py, mpi_probe.py, segments.py (/dev/shm)
     Slurm                        batch_script.py
     machine and software         machine.py (/proc, /sys), environment.py, preflight.py (``hpcdl check``)
     other processes              disturbance.py: CPU time that they and the hypervisor take from a rank

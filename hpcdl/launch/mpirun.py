@@ -1,7 +1,6 @@
 """Command lines of ``mpirun``, variables for the ranks that it starts, and the rank that ends first."""
 
 import os
-import re
 import select
 import shlex
 import shutil
@@ -93,10 +92,8 @@ def on_terminal() -> bool:
     return os.environ.get(TERMINAL) == "1"
 
 
-_SEGMENT: Final = re.compile(r"/dev/shm/(?:mpich_|sm_segment\.)[\w.-]+")  # noqa: S108 - the libraries choose it
-"""File that ranks of one host share, of MPICH or Open MPI; it stays if the job is killed."""
-PREFIX, SEGMENTS = "rank-", "segments-"
-"""Beginnings of the names of a rank's pipe, before its number, ``@`` and host, and of its list of shared files."""
+PREFIX: Final = "rank-"
+"""Beginning of the name of a rank's pipe, before its number, ``@`` and host."""
 _open: Final[list[int]] = []
 """Pipe of this process, open until it ends."""
 
@@ -110,10 +107,7 @@ def announce(rank: int) -> None:
     folder = status_folder()
     if folder is not None and folder.is_dir():
         pipe, limit = folder / f"{PREFIX}{rank}@{gethostname()}", monotonic() + 2
-        with suppress(OSError):  # it only makes a message clearer, and leaves memory free
-            mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-            shared = "\n".join({*_SEGMENT.findall(mapped)})
-            (folder / f"{SEGMENTS}{rank}").write_text(shared, encoding="utf-8")
+        with suppress(OSError):  # it only makes a message clearer
             (folder / HEARTBEAT).touch()
             hidden = pipe.with_name(f".{pipe.name}")
             os.mkfifo(hidden)
@@ -145,10 +139,7 @@ class RankProcesses:
         self._ended.close()
         for descriptor in self._ranks:
             os.close(descriptor)
-        for record in self._folder.glob(f"{SEGMENTS}*"):
-            for segment in record.read_text(encoding="utf-8").split():
-                Path(segment).unlink(missing_ok=True)  # it is gone after an orderly end
-        for path in (*self._folder.glob(f"{PREFIX}*"), *self._folder.glob(f"{SEGMENTS}*")):
+        for path in self._folder.glob(f"{PREFIX}*"):
             path.unlink(missing_ok=True)
 
     def watch(self) -> int:

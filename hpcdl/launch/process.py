@@ -8,6 +8,7 @@ import atexit
 import faulthandler
 import os
 import signal
+import subprocess
 import sys
 import traceback
 import warnings
@@ -296,6 +297,22 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         sleep(2)
     os._exit(INTERRUPTED)
+
+
+@contextmanager
+def if_killed(*command: str) -> Iterator[None]:
+    """Context manager: a waiting shell runs ``command`` if this process is killed in the body."""
+    with subprocess.Popen(
+        ["/bin/sh", "-c", 'read -r _ || exec "$@"', "sh", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # signals to this process's group must not reach it
+    ) as waiting:
+        try:
+            yield
+        finally:
+            waiting.communicate(b"\n")
 
 
 def child_preparation(number: int = signal.SIGTERM) -> Callable[[], None]:

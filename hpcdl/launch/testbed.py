@@ -14,14 +14,15 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from hpcdl.launch import machine
-from hpcdl.launch.process import LaunchError, child_preparation
+from hpcdl.launch.process import LaunchError, child_preparation, if_killed
 from hpcdl.registry import shortened
 from hpcdl.trace.files import JsonMapping, JsonObject
 
@@ -134,7 +135,8 @@ def _of_hosts(
         yield f"{option} {entry}", host, value
 
 
-GROUP_PREFIX: Final = "hpcdl-testbed-"
+REMOVAL: Final = 'for _ in 1 2 3 4 5 6 7 8 9; do set -- "$0"-*; [ -d "$1" ] || break; rmdir "$@" || sleep 1; done'
+"""Shell script that removes the control groups of a testbed, whose processes may still be ending."""
 
 
 def cpu_controller(root: Path = Path("/sys/fs/cgroup")) -> Path | None:
@@ -142,13 +144,6 @@ def cpu_controller(root: Path = Path("/sys/fs/cgroup")) -> Path | None:
     folder = root / "cpu" if (root / "cpu/cpu.shares").exists() else root
     second = "cpu" in machine.text(root / "cgroup.controllers").split()
     return folder if (second or folder != root) and os.access(folder, os.W_OK) else None
-
-
-def _remove_groups() -> None:
-    """Remove the control groups of testbeds that have ended: those without processes."""
-    for group in (cpu_controller() or Path("/none")).glob(f"{GROUP_PREFIX}*"):
-        with suppress(OSError):
-            group.rmdir()
 
 
 def bits_of(text: str, option: str, most: int = MAX_RATE) -> int:
@@ -213,15 +208,20 @@ def run_in_testbed(planned: Plan, command: Sequence[str]) -> int:
     if shutil.which(command[0], path=command_path()) is None:
         raise LaunchError(f"testbed: COMMAND {command[0]!r}: no such program")
     # -P: this runs as root, and other users may write to the current folder
-    inside = [*NEW_NAMESPACES, sys.executable, "-P", "-m", "hpcdl.launch.testbed_inside", *command]
+    groups = f"{cpu_controller()}/hpcdl-testbed-{uuid4().hex[:8]}"
+    removal = "/bin/sh", "-c", REMOVAL, groups
+    inside = [*NEW_NAMESPACES, sys.executable, "-P", "-m", "hpcdl.launch.testbed_inside", groups, *command]
     described = {**os.environ, TESTBED: json.dumps(asdict(planned))}
     ends_with_parent = child_preparation(signal.SIGKILL)
-    with subprocess.Popen(inside, env=described, preexec_fn=ends_with_parent) as child:  # noqa: PLW1509 - this process has no other thread
+    with (
+        if_killed(*removal) if planned.slow_cpu else nullcontext(),
+        subprocess.Popen(inside, env=described, preexec_fn=ends_with_parent) as child,  # noqa: PLW1509 - this process has no other thread
+    ):
         while True:
             with suppress(KeyboardInterrupt):
                 code = child.wait()
                 if planned.slow_cpu:
-                    _remove_groups()
+                    subprocess.run(removal, check=False, stderr=subprocess.DEVNULL)
                 return code if code >= 0 else 128 - code
 
 

@@ -8,7 +8,8 @@
 With a trunk, the second half of the hosts is on a second bridge, and a pair of cards joins the bridges. Latency
 is that of netem at the cards on the bridge, or of pairs of cards that :func:`relay` joins.
 
-``python -m hpcdl.launch.testbed_inside COMMAND...``, the plan in the environment: :mod:`hpcdl.launch.testbed`.
+``python -m hpcdl.launch.testbed_inside GROUPS COMMAND...``, with the beginning of the paths of control groups, and
+the plan in the environment: :mod:`hpcdl.launch.testbed`.
 """
 
 import fcntl
@@ -27,16 +28,13 @@ from select import select
 from threading import Thread
 from time import monotonic
 from typing import Final
-from uuid import uuid4
 
 from hpcdl.launch.testbed import (
     DEVICE,
-    GROUP_PREFIX,
     INTERFACE,
     TESTBED,
     Plan,
     command_path,
-    cpu_controller,
     launcher_settings,
 )
 
@@ -118,7 +116,7 @@ class SetUpError(Exception):
     """A program that builds the testbed failed; one line."""
 
 
-def main(plan: Plan, command: Sequence[str]) -> int:
+def main(plan: Plan, groups: str, command: Sequence[str]) -> int:
     """Run ``command`` among the hosts of ``plan``; return its exit code.
 
     The code is 128 + n after signal n, 126 if the command cannot be started, 1 if the hosts cannot be created.
@@ -129,7 +127,8 @@ def main(plan: Plan, command: Sequence[str]) -> int:
         _files(plan)
         _hosts(plan)
         for host, cores in plan.slow_cpu.items():
-            (FOLDER / "groups" / host).write_text(str(_limited_group(host, cores)))
+            _limit_group(group := Path(f"{groups}-{host}"), cores)
+            (FOLDER / "groups" / host).write_text(str(group))
         if plan.latency:
             by = "a relay in user space, as this kernel has no netem" if plan.relayed else "the kernel (netem)"
             print(f"hpcdl: testbed: {plan.latency * 1e3:g} ms from host to host, by {by}", file=sys.stderr)
@@ -233,23 +232,20 @@ QUOTA_PERIOD: Final = 5000
 """Microseconds in which a group may use its share of CPU time: short, so that each measurement is slowed."""
 
 
-def _limited_group(host: str, cores: float) -> Path:
-    """Return a new control group whose processes may use ``cores`` cores together. Raises SetUpError."""
-    controller, quota = cpu_controller(), round(cores * QUOTA_PERIOD)
-    assert controller
-    group = controller / f"{GROUP_PREFIX}{uuid4().hex[:8]}-{host}"
+def _limit_group(group: Path, cores: float) -> None:
+    """Make a control group whose processes may use ``cores`` cores together. Raises SetUpError."""
+    quota = round(cores * QUOTA_PERIOD)
     try:
-        if controller.name != "cpu":
-            (controller / "cgroup.subtree_control").write_text("+cpu")
-        group.mkdir()
-        if controller.name == "cpu":
+        if group.parent.name == "cpu":
+            group.mkdir()
             (group / "cpu.cfs_period_us").write_text(str(QUOTA_PERIOD))
             (group / "cpu.cfs_quota_us").write_text(str(quota))
         else:
+            (group.parent / "cgroup.subtree_control").write_text("+cpu")
+            group.mkdir()
             (group / "cpu.max").write_text(f"{quota} {QUOTA_PERIOD}")
     except OSError as error:
-        raise SetUpError(f"{error.filename}: {error.strerror}: no limit of CPU time for {host}") from None
-    return group
+        raise SetUpError(f"{error.filename}: {error.strerror}: no limit of CPU time for {group.name}") from None
 
 
 def _limit(rate: float, parent: str = "root") -> str:
@@ -292,4 +288,4 @@ def _do(*command: str, input: str | None = None) -> None:  # noqa: A002 - subpro
 
 
 if __name__ == "__main__":
-    sys.exit(main(Plan(**json.loads(os.environ[TESTBED])), sys.argv[1:]))
+    sys.exit(main(Plan(**json.loads(os.environ[TESTBED])), sys.argv[1], sys.argv[2:]))

@@ -17,6 +17,7 @@ from typing import Final
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch import process
 from hpcdl.launch.mpirun import COMMAND, TERMINAL, RankProcesses, launch_environment, python_command
+from hpcdl.launch.segments import removed_at_end
 from hpcdl.run import failed_cases
 from hpcdl.suite import Suite
 
@@ -123,7 +124,7 @@ def run_job(
     alive.touch()
     variables = {process.STATUS: str(status), TERMINAL: "1" if on_terminal else "", COMMAND: shlex.join(typed)}
     variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
-    with RankProcesses(status.parent, ranks) as processes:
+    with removed_at_end(status), RankProcesses(status.parent, ranks) as processes:
         with subprocess.Popen(
             python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant),
             env=launch_environment() | variables,

@@ -275,21 +275,29 @@ class RunFolder:
 
         earlier = self._environment.get("link_counters", {})
         self._environment["link_counters"] = total([earlier, link_counters])
+        cases = self._suite.cases
+        missing = {number for number, case in enumerate(cases) if not self._part(number, case).exists()}
         if unfinished:
-            finished = [self._part(number, case).exists() for number, case in enumerate(self._suite.cases)]
-            self.show(f"{unfinished} after {sum(finished)} of {len(finished)} cases; continue with --resume")
+            self.show(
+                f"{unfinished} after {len(cases) - len(missing)} of {len(cases)} cases; continue with --resume"
+            )
+        elif lost := missing - self._failures.keys() - self._not_run.keys():
+            self._failed = True
+            self.show(
+                f"files of {plural(len(lost), 'case')} have gone from {self._parts}; --resume runs them again"
+            )
         summary = self._write()
         if summary is not None and LAUNCH in os.environ:
             self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")
         elif summary is not None and self._options.finished is None:
             self._options.show(coloured(summary, terminal=self._terminal))
         if self._failures:
-            count = f"{len(self._failures)} of {plural(len(self._suite.cases), 'case')}"
+            count = f"{len(self._failures)} of {plural(len(cases), 'case')}"
             self.show(f"{count} FAILED; --resume runs them again, after all other cases:")
             for failure in self._failures.values():
                 self.show(f"  {failure}")
         if summary is not None and LAUNCH not in os.environ and self._options.finished is None:
-            repeat = any(varies(case.spec) or not case.setting("network") for case in self._suite.cases)
+            repeat = any(varies(case.spec) or not case.setting("network") for case in cases)
             self._options.show(next_steps(self._page, self._folder, repeat=repeat))
         self._log.close()
         return self._failed or bool(self._failures or self._not_run)

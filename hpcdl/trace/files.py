@@ -51,19 +51,31 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
     Raises OSError if it cannot be read, is damaged, or exceeds ``limit`` bytes.
     """
-    packings: dict[str, Callable[[Any], Any]] = {".gz": gzip.open, ".xz": lzma.open}
-    unpack = packings.get(path.suffix, nullcontext)
+    unpack: Callable[[Any], Any] = gzip.open if path.suffix == ".gz" else nullcontext
     size, content = check_regular(path), b""
     # O_NONBLOCK: the path may have become a FIFO since it was checked
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         with open(descriptor, "rb") as stream, unpack(stream) as file:  # noqa: PTH123
             content = b"" if size > limit else file.read(limit + 1)
+        content = _unpacked_xz(content, limit) if path.suffix == ".xz" else content
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise OSError(errno.EIO, str(error), str(path)) from None
     if max(size, len(content)) > limit:
-        how = " when unpacked" if path.suffix in packings else ""
+        how = " when unpacked" if path.suffix in {".gz", ".xz"} else ""
         raise OSError(errno.EFBIG, f"larger than {limit} bytes{how}", str(path))
+    return content
+
+
+def _unpacked_xz(packed: bytes, limit: int) -> bytes:
+    """Return the contents of an .xz file, at most one byte more than ``limit``. EOFError, LZMAError: damaged."""
+    content = b""
+    while packed and len(content) <= limit:  # lzma.open would ignore bytes behind the last stream
+        stream = lzma.LZMADecompressor()
+        content += stream.decompress(packed, limit + 1 - len(content))
+        if len(content) <= limit and not stream.eof:
+            raise EOFError("it ends before the end of its packed contents")
+        packed = stream.unused_data.lstrip(b"\0")  # zeros may follow a stream
     return content
 
 

@@ -127,8 +127,7 @@ def _by_case(name: str, columns: JsonObject, cases: int) -> list[Rows]:
     types = {INDEX: np.dtype(np.int64), **{key: TABLES[name][key] for key in TABLES[name].names or ()}}
     if columns.keys() - {INDEX} and columns.keys() != types.keys():
         raise ValueError(f"table {name!r}: has other columns than {', '.join(types)}")
-    values = {key: np.asarray(from_json(list[Any], listed, key), types[key]) for key, listed in columns.items()}
-    values = {key: np.cumsum(column) if column.dtype.kind == "i" else column for key, column in values.items()}
+    values = {key: _column(key, listed, types[key].kind) for key, listed in columns.items()}
     index = values.pop(INDEX)
     if any(len(column) != len(index) for column in values.values()) or not ((index >= 0) & (index < cases)).all():
         raise ValueError(f"table {name!r}: columns of different lengths, or rows of a case that is not there")
@@ -138,3 +137,11 @@ def _by_case(name: str, columns: JsonObject, cases: int) -> list[Rows]:
     for key, column in values.items():
         table[key] = column
     return np.split(table, np.searchsorted(index, range(1, cases))) if cases else []
+
+
+def _column(name: str, listed: object, kind: str) -> Rows:
+    """Return a column, of integers from their differences. Raises ValueError for values of another type."""
+    values = from_json(list[Any], listed, name)
+    if not set(map(type, values)) <= ({int} if kind == "i" else {int, float}):
+        raise ValueError(f"{name}: has values that are no {'integers' if kind == 'i' else 'numbers'}")
+    return np.cumsum(np.asarray(values, np.int64)) if kind == "i" else np.asarray(values, np.float64)

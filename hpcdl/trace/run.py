@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +20,8 @@ import numpy as np
 from hpcdl.trace.files import JsonMapping, JsonObject, from_json, parse_json
 from hpcdl.trace.link_counters import Growth
 from hpcdl.trace.older_names import spelled_now
-from hpcdl.trace.quantities import QUANTITIES
-from hpcdl.trace.quantity import JSON_TYPES
+from hpcdl.trace.quantities import QUANTITIES, TrainingNumbers
+from hpcdl.trace.quantity import JSON_TYPES, declared
 from hpcdl.trace.recorder import TABLES, Rows, Scalar
 
 if TYPE_CHECKING:
@@ -30,16 +31,33 @@ if TYPE_CHECKING:
 MAX_RANKS: Final = 1 << 17
 MAX_INTEGER: Final = 1 << 63
 
+RANK_ENTRIES: Final = {**dict.fromkeys(("hostname", "slurm_node", "affinity"), str), "threads": int}
 ENVIRONMENT: Final[JsonObject] = {
-    **dict.fromkeys(("date", "key"), str),
+    **dict.fromkeys(("date", "key", "kernel"), str),
     **dict.fromkeys(("ranks", "failed_cases", "cases_not_run"), list[JsonObject]),
     **dict.fromkeys(("counters", "counters_after"), JsonObject),  # of older records
+    **dict.fromkeys(("network", "infiniband"), dict[str, dict[str, str]]),
+    **dict.fromkeys(("variables", "software"), dict[str, str]),
     "link_counters": dict[str, Growth | None],
-    "variables": dict[str, str],
-    "emulated": JsonObject | None,
+    "libraries": dict[str, list[str]],
+    "cpu": {
+        **dict.fromkeys(("model", "smt", "governor"), str),
+        "physical_cores": int,
+        "quota_cores": float,
+    },
+    "mpi": {"library": str, "version": str, "nodes": int},
+    "gpu": {"driver": str, "devices": list[dict[str, str]]},
+    "git": {"commit": str, "changed_files": int},
+    "emulated": {
+        "hosts": int,
+        **dict.fromkeys(("rate", "trunk"), str),
+        "slow": dict[str, str],
+        **dict.fromkeys(("bytes_per_second", "slow_cpu"), dict[str, float]),
+        **dict.fromkeys(("trunk_bytes_per_second", "latency"), float),
+    },
     "repeated_draws": int,
 }
-"""Types of the entries of an environment that are not ``"unknown"``."""
+"""Types of the entries of an environment that are not ``"unknown"``, a table of them for a table."""
 READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
 """Tables of a run that are read with its file; events are read later."""
 IDENTIFYING: Final = ("steps", "evaluations", "ranks")
@@ -48,6 +66,8 @@ OF_POOLING: Final = {"launch", "environment_key"}
 """Fields that pooling changes."""
 NATIVE: Final = "native "
 """Begin of the label of a collective of the library."""
+DIVERGING: Final = {quantity.name for quantity in declared(TrainingNumbers) if not quantity.unit}
+"""Fields of a training that are not finite if it diverges."""
 AFFINITY: Final = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*|unknown|")
 
 
@@ -56,6 +76,8 @@ def check_fields(fields: Mapping[str, Scalar]) -> None:
     for name, value in fields.items():
         if isinstance(value, int) and not -1 <= value < MAX_INTEGER:
             raise ValueError(f"field {name!r}: {value!a:.40} is out of range")
+        if isinstance(value, float) and not math.isfinite(value) and name not in DIVERGING:
+            raise ValueError(f"field {name!r}: {value!a:.40} is not a finite number")
         if name in QUANTITIES and name != "settings":  # text here, an object in --json
             QUANTITIES[name].check(value)
         elif type(value) not in JSON_TYPES:
@@ -76,12 +98,24 @@ def environment_of(text: str | bytes) -> JsonObject:
 
 def check_environment(environment: JsonMapping) -> None:
     """Raise ValueError, naming the entry, for one of another type than hpcdl writes."""
-    for name, kind in ENVIRONMENT.items():
-        if environment.get(name, "unknown") != "unknown":
-            from_json(kind, environment[name], f"environment: {name}")
+    _check_entries(environment, ENVIRONMENT, "environment")
     for rank in environment.get("ranks", []):
-        if not AFFINITY.fullmatch(str(rank.get("affinity", ""))):
+        _check_entries(rank, RANK_ENTRIES, "environment: ranks")
+        if not AFFINITY.fullmatch(rank.get("affinity", "")):
             raise ValueError("environment: affinity: not ranges of cores")
+    try:
+        json.dumps(environment, allow_nan=False)
+    except ValueError:
+        raise ValueError("environment: has a number that is not finite") from None
+
+
+def _check_entries(entries: JsonMapping, kinds: JsonMapping, place: str) -> None:
+    for name, kind in kinds.items():
+        value, where = entries.get(name, "unknown"), f"{place}: {name}"
+        if value != "unknown" and not isinstance(kind, dict):
+            from_json(kind, value, where)
+        elif value not in ("unknown", None):
+            _check_entries(from_json(JsonObject, value, where), kind, where)
 
 
 def no_events() -> tuple[Rows, list[str]]:

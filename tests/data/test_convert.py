@@ -100,6 +100,22 @@ def test_the_shorter_side_is_resized_and_the_middle_kept(tmp_path):
     np.testing.assert_allclose(np.diff(row), 2 * 250 / 59, atol=2)
 
 
+def test_a_long_image_is_cropped_before_it_is_resized(tmp_path, monkeypatch):
+    resize = Image.Image.resize
+
+    def small(image, size, *options):
+        assert max(size) <= 160
+        return resize(image, size, *options)
+
+    monkeypatch.setattr(Image.Image, "resize", small)
+    row = np.where(np.abs(np.arange(16_000) - 8000) < 100, 250, 0)[None, :, None]
+    for split in ("train", "val"):
+        write_image(tmp_path / split / "a/wide.png", np.repeat(row, 3, axis=2))
+        write_image(tmp_path / split / "a/high.png", np.repeat(row.T.reshape(-1, 1, 1), 3, axis=2))
+    write_image_file(tmp_path, tmp_path / "images.h5", size=10)
+    assert {*np.unique(arrays(tmp_path / "images.h5")[0][:, 5, 5])} == {250}
+
+
 def test_jpeg_grey_and_transparent_become_colour(tmp_path):
     grey = np.full((9, 9), 77, np.uint8)
     for split in ("train", "test"):
@@ -134,9 +150,13 @@ def test_damaged_images_are_named(source, refused):
     whole = source / "whole.png"
     write_image(whole, noise)
     data = whole.read_bytes()
+    other = path.with_name("\x1b[31m.png")
+    other.write_bytes(b"")
+    assert refused().startswith(rf"{path.parent}/\x1b[31m.png: cannot be read: ")
+    other.unlink()
     for content in (b"", b"<html>not found</html>", data[:1000], data[:200] + b"\xff" * 100 + data[300:]):
         path.write_bytes(content)
-        assert refused().startswith(f"{path}: cannot be converted: ")
+        assert refused().startswith(f"{path}: cannot be read: ")
 
 
 def test_what_is_skipped_or_dropped_is_counted_in_one_line(source, tmp_path, capsys):
@@ -164,7 +184,7 @@ def test_images_that_cannot_be_kept_are_refused(source, refused):
         (plain(1, 2, 3), "PNG", frames, "it has 2 frames, of which one would be kept"),
     ):
         Image.fromarray(array).save(path, format=kind, **options)
-        assert refused().startswith(f"{path}: cannot be converted: {said}")
+        assert refused().startswith(f"{path}: cannot be read: {said}")
 
 
 def test_folders_that_cannot_be_read_are_named(source, refused, monkeypatch):
@@ -192,7 +212,7 @@ def test_messages_name_wrong_folders_and_a_wrong_size(source, refused):
     write_image(source / "val" / "ILSVRC2012_val_00000001.png", plain(1, 2, 3))
     assert refused().startswith(f"{source / 'val'}: has no folders, one per class; are its images not")
     (source / "train").rename(source / "training")
-    assert refused() == f"{source / 'train'}: cannot be read: No such file or directory"
+    assert refused() == f"{source / 'train'}: missing"
 
 
 def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):

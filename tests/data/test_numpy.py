@@ -1,5 +1,7 @@
 """Images in NumPy's files: values, splits and normalisation; errors name file and array in one line."""
 
+from zipfile import ZipFile
+
 import numpy as np
 import pytest
 
@@ -91,6 +93,7 @@ def test_images_without_a_split_are_divided_as_told(tmp_path):
         ({"train_images": BYTES[:20].astype(complex)}, "not empty, not complex128 (20, 6, 5, 3)"),
         ({"train_images": BYTES[:0]}, "and not empty"),
         ({"train_images": np.full((20, 6, 5, 3), np.nan)}, "train_images: has values that are not finite"),
+        ({"train_images": np.full((20, 6, 5, 3), 1.7e308)}, "values that are not finite, or not in float32"),
         ({"test_images": BYTES[20:, :4]}, "test_images are 4 x 5 x 3, but the training images are 6 x 5 x 3"),
         ({"train_images": np.array([{}] * 20, object)}, "train_images: cannot be read: Object arrays"),
         (
@@ -109,7 +112,7 @@ def test_wrong_arrays_are_refused_in_one_line(tmp_path, changed, message):
     assert message in refused
 
 
-def test_wrong_files_are_refused_in_one_line(tmp_path):
+def test_wrong_files_are_refused_in_one_line(tmp_path, monkeypatch):
     whole = (tmp_path / "whole.npz", tmp_path / "cut.npz")
     saved(whole[0], **CONTENT)
     data = bytearray(whole[0].read_bytes())
@@ -118,12 +121,19 @@ def test_wrong_files_are_refused_in_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     np.save(tmp_path / "one.npy", BYTES)
     saved(tmp_path / "other.npz", a=BYTES, b=LABELS)
+    with ZipFile(tmp_path / "unfinished.npz", "w") as archive:
+        for name in NAMES:
+            archive.writestr(f"{name}.npy", b"\x93NUMPY\x01\x00\x1e\x00{'descr': '|u1', 'shape': (2, ")
+    np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((1000, 64, 64), np.uint8), labels=LABELS)
+    monkeypatch.setattr("hpcdl.data.numpy.MAX_DATA", 100_000)
     for path, message in (
-        ("absent.npz", "cannot be read: No such file or directory"),
+        ("absent.npz", "missing"),
         ("one.npy", "neither an .npz file nor a folder of .npy files"),
         ("other.npz", "has a, b, but needs train_images, train_labels, test_images, test_labels; or x_train"),
         ("empty", "has no arrays, but needs"),
         ("cut.npz", "train_images: cannot be read: "),
+        ("unfinished.npz", "train_images: cannot be read: "),
+        ("bomb.npz", "larger than 100000 bytes when unpacked; make it a folder of .npy files"),
     ):
         refused = message_of(numpy, path=str(tmp_path / path))
         assert refused.startswith(str(tmp_path / path))

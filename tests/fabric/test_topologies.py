@@ -200,6 +200,22 @@ def test_routes_by_hand():
     assert Dragonfly(groups=3, routers=2, hosts=1).route(0, 4) == ["router 0 to 1", "group 0 to 2"]
 
 
+@pytest.mark.parametrize(
+    "too_large",
+    [
+        partial(FatTree, hosts=[10**9]),
+        partial(FatTree, hosts=[1] * 3_000_000),
+        partial(Torus, sides=[1000, 1000], hosts=1000),
+        partial(Torus, sides=[1] * 3_000_000),
+        partial(Dragonfly, groups=1000, routers=1000, hosts=1000),
+        partial(Dragonfly, groups=1, routers=100_000, hosts=1),
+    ],
+)
+def test_a_cluster_has_a_size_that_fits_in_memory(too_large):
+    with pytest.raises(ValueError, match=r"has \d+ places for hosts and \d+ links, but may have at most"):
+        too_large()
+
+
 def test_a_network_file_has_a_topology(tmp_path):
     file = tmp_path / "lan.toml"
     file.write_text(

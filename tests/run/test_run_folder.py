@@ -21,8 +21,8 @@ message_bytes = 64
 """
 
 
-@pytest.mark.parametrize("correct", [True, False])
-def test_a_resumed_run_fails_if_an_earlier_case_was_wrong(tmp_path, correct):
+@pytest.mark.parametrize(("correct", "vanishes"), [(True, False), (False, False), (True, True)])
+def test_a_resumed_run_fails_if_an_earlier_case_was_wrong_or_vanishes(tmp_path, correct, vanishes):
     suite = parse(SUITE, "tiny.toml")
     (case,) = suite.cases
     (tmp_path / "parts").mkdir()
@@ -34,8 +34,12 @@ def test_a_resumed_run_fails_if_an_earlier_case_was_wrong(tmp_path, correct):
     job = SimpleNamespace(world=SimpleNamespace(size=2), nodes=1, ranks=[{"hostname": "here"}] * 2)
     run = RunFolder(suite, tmp_path, job, RunOptions(lambda _line: None, mix_environments=True))
     assert not run.todo
-    assert run.finish(counters) is not correct
-    assert read(tmp_path).environment["link_counters"] == {"here": {"m/1": {"port_xmit_wait": 6}}}  # of both jobs
+    if vanishes:
+        part.unlink()
+    assert run.finish(counters) is (vanishes or not correct)
+    assert vanishes or read(tmp_path).environment["link_counters"] == {
+        "here": {"m/1": {"port_xmit_wait": 6}}
+    }  # of both jobs
 
 
 def test_the_line_is_shorter_than_the_terminal_and_keeps_the_time_left():

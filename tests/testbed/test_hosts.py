@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from suite.conftest import CASES, text_of
@@ -47,7 +48,7 @@ print(json.dumps(found))
 COLLECTIVE = {**CASES["collective"], "aggregation": ["ring", "native"], "ranks": 4, "message_bytes": 40000}
 COLLECTIVE |= {"repetitions": 6, "warmup": 1}
 
-WAIT = "sleep 1000 & ssh host2 sleep 1000 & touch ready; wait"
+WAIT = "sleep 1000 & ssh host2 sleep 1000 & cp /dev/shm/groups/host2 group; touch ready; wait"
 
 
 def wait_for(place, run):
@@ -118,13 +119,15 @@ def test_the_exit_code_is_the_commands(testbed, command, code):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, -15), (signal.SIGKILL, -9)])
 def test_nothing_is_left_when_it_is_killed(testbed, number, code):
     """Only the process that was started is told; not its children."""
-    run = testbed.start("bash", "-c", WAIT)
+    limits = ["host2:0.5"] * (cpu_controller() is not None)
+    run = testbed.start("bash", "-c", WAIT, slow_cpu=limits)
     wait_for(testbed.folder / "ready", run)
     assert len(testbed.processes()) > 5
     run.send_signal(number)
     run.communicate(timeout=LIMIT)
     assert run.returncode == code
     testbed.check_nothing_left()
+    assert not limits or not Path((testbed.folder / "group").read_text()).exists()
 
 
 def test_killed_while_it_is_being_built(testbed):

@@ -80,6 +80,15 @@ def test_damaged_records_are_refused_in_one_line(run, tmp_path):
         "not in their order": changed(case_index=[1, -1, *last]),
         "other columns": changed(more=steps["end"]),
         "'ranks'": {**good, "cases": [{**good["cases"][0], "ranks": "x"}]},
+        "'jitter': nan is not a finite": {**good, "cases": [{**good["cases"][0], "jitter": math.nan}]},
+        "physical_cores: not a int": {**good, "environment": {"cpu": {"physical_cores": "many"}}},
+        "number that is not finite": {**good, "environment": {"timer": {"speed": [math.inf]}}},
+        "Input format not supported": packed(run) + b"more" * 8,
+        "loss: has values that are no numbers": changed(loss=["nan", *steps["loss"][1:]]),
+        **{
+            f"step: has values that are no integers{' *' * number}": changed(step=[value, *steps["step"][1:]])
+            for number, value in enumerate(["0", 0.0, [0], True, None])
+        },
     }
     for words, data in damaged.items():
         file.write_bytes(data if isinstance(data, bytes) else lzma.compress(json.dumps(data).encode()))

@@ -63,7 +63,7 @@ class Arguments(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
-        from hpcdl.report.formats.cells import message as visible_message
+        from hpcdl.exit_codes import message as visible_message
 
         if is_first(os.environ):
             print(f"{self.prog}: {visible_message(message.removeprefix('argument '))}", file=sys.stderr)

@@ -2,7 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -103,10 +104,8 @@ def find_files(
     folders = [Path(path)] if path else [*searched, *installed]
     for folder in folders:
         pairs = ((file, folder / f"{file}{ending}") for file in files for ending in (".gz", ""))
-        try:
+        with reading(folder):
             present = {file: file_path for file, file_path in pairs if file_path.exists()}
-        except OSError as error:
-            raise DataError(f"{folder}: cannot be read: {error.strerror}") from error
         for file in files if present else ():
             if file not in present:
                 raise DataError(f"{folder / file}: missing, also with .gz, although other files of {name} exist")
@@ -116,14 +115,24 @@ def find_files(
     raise MissingDatasetError(f"{name}: not found in {where}; {hint}")
 
 
+@contextmanager
+def reading(place: object) -> Iterator[None]:
+    """Context manager: an error of the body, which reads files, becomes a DataError that begins with ``place``."""
+    try:
+        yield
+    except DataError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"{place}: missing") from error
+    except Exception as error:  # libraries raise many types for damaged files, even SyntaxError
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise DataError(f"{place}: cannot be read: {reason}") from error
+
+
 def content(path: Path) -> bytes:
     """Return the contents of a file, unpacked if its name ends in .gz. Raises DataError, naming the file."""
-    try:
+    with reading(path):
         return read_bytes(path, MAX_DATA)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: missing") from error
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
 def check_labels(path: Path, labels: NDArray[np.uint8], classes: int, kind: str = "label") -> None:
@@ -161,7 +170,5 @@ def data_root() -> str:
 def found_file(path: Path) -> Path:
     """Return the path in HPCDL_DATA of a file that does not exist at ``path`` but there; otherwise ``path``."""
     root = data_root()
-    try:
+    with reading(path):
         return Path(root) / path if root and not path.exists() and (Path(root) / path).exists() else path
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error

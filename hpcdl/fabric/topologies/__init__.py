@@ -12,3 +12,16 @@ topology (:class:`hpcdl.fabric.network.Site`); the engine shares bandwidth (:mod
 The one rule: a route depends on its two ends only. Adaptive routes of real machines are not modelled. Open
 ``fat_tree.py`` first.
 """
+
+from typing import Final
+
+MAX_PLACES: Final = 1 << 20
+MAX_LINKS: Final = 1 << 22
+"""Of a simulated cluster: ten times the largest machines."""
+
+
+def check_size(places: int, links: int) -> None:
+    """Raise ValueError for more places for hosts, or links, than a simulation can hold."""
+    if places > MAX_PLACES or links > MAX_LINKS:
+        most = f"at most {MAX_PLACES} and {MAX_LINKS}"
+        raise ValueError(f"has {places} places for hosts and {links} links, but may have {most}")

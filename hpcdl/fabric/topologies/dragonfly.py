@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from functools import cached_property
 
+from hpcdl.fabric.topologies import check_size
+
 
 class Dragonfly:
     """Every router has a link to each other one of its group, every group one to each other group.
@@ -26,6 +28,7 @@ class Dragonfly:
         self._groups, self._routers, self._hosts = groups, routers, hosts
         self._local, self._between = local, between
         self.places = groups * routers * hosts
+        check_size(self.places, groups * (routers * (routers - 1) + groups - 1))
         self.block = hosts
 
     @cached_property

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from math import prod
+from itertools import accumulate
+from operator import mul
+
+from hpcdl.fabric.topologies import check_size
 
 
 class FatTree:
@@ -23,9 +26,10 @@ class FatTree:
         if len(ratios) != len(hosts) - 1 or any(ratio < 1 for ratio in ratios):
             levels = f"{len(hosts) - 1} numbers of at least 1, one for each level below the root"
             raise ValueError(f"oversubscription: must be {levels}, not {ratios}")
-        self._beneath = [prod(hosts[: level + 1]) for level in range(len(hosts))]
+        self._beneath = [*accumulate(hosts, mul)]
         self._ratios = ratios
         self.places = self._beneath[-1]
+        check_size(self.places, 2 * sum(self.places // beneath for beneath in self._beneath[:-1]))
         self.block = hosts[0]
 
     @cached_property

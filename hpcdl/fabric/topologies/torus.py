@@ -6,6 +6,8 @@ from math import prod
 
 import numpy as np
 
+from hpcdl.fabric.topologies import check_size
+
 
 class Torus:
     """Routers in a grid of any number of dimensions; messages cross them in order, each the shorter way round.
@@ -28,6 +30,7 @@ class Torus:
             raise ValueError(f"hosts: must be at least 1, not {hosts}")
         self._sides, self._widths = sides, widths
         self.places = prod(sides) * hosts
+        check_size(self.places, 2 * len(sides) * prod(sides))
         self.block = hosts
 
     @cached_property

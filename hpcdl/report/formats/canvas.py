@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from hpcdl.report.formats.cells import visible
+from hpcdl.exit_codes import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

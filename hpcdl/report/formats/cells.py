@@ -4,35 +4,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
-from unicodedata import category
+
+from hpcdl.exit_codes import visible
 
 _BLOCK: Final = re.compile(
     r"^(\d*)((?<=\d)[.)](?=\s|$)|(?<!\d)(?:(?:#{1,6}|[-+*])(?=\s|$)|[>|\[]|`{3}|~{3}|([-*_=])\3\3))"
 )
 """Beginnings of a line that a backslash keeps from being a heading, list, quotation, table or fence."""
-
-MAX_MESSAGE: Final = 2000
-"""Characters of an error message, at most."""
-
-
-def visible(text: str) -> str:
-    r"""Return ``text`` with each control or formatting character as its escape, such as ``\x1b`` or ``\n``.
-
-    A terminal obeys some of them, line ends would begin lines of their own, and others reverse the order of
-    letters.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        letter if letter.isprintable() or category(letter) == "Zs" else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
-
-
-def message(error: object) -> str:
-    """Return the text of an error as one line for a terminal, without its middle if it is very long."""
-    text = visible(str(error))
-    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE // 2]} ... {text[-MAX_MESSAGE // 4 :]}"
 
 
 def markdown(text: str) -> str:

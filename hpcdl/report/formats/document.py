@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.report.formats.cells import Number, digits, interval, visible
+from hpcdl.exit_codes import visible
+from hpcdl.report.formats.cells import Number, digits, interval
 from hpcdl.report.formats.tables import REST, Row, Table, joined, named
 from hpcdl.report.formats.verdicts import Verdict
 

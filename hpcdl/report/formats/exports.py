@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from xml.etree import ElementTree as ET
 
-from hpcdl.exit_codes import FAILED, INCONCLUSIVE
-from hpcdl.report.formats.cells import NONE, visible
+from hpcdl.exit_codes import FAILED, INCONCLUSIVE, visible
+from hpcdl.report.formats.cells import NONE
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from hpcdl.exit_codes import visible
 from hpcdl.report.formats import canvas
 from hpcdl.report.formats.canvas import COLOURS, GRID, INK, MAX_NAME, MUTED, PAPER, drawn, label, themed, ticker
-from hpcdl.report.formats.cells import seconds, visible, whole
+from hpcdl.report.formats.cells import seconds, whole
 from hpcdl.report.formats.document import MAX_SERIES, Axis, Bars, Chart, HeatMap, Intervals, Lines, Series, caption
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from hpcdl.exit_codes import FAILED
+from hpcdl.exit_codes import FAILED, visible
 from hpcdl.report.formats.canvas import theme_css
-from hpcdl.report.formats.cells import visible, visible_lines
+from hpcdl.report.formats.cells import visible_lines
 from hpcdl.report.formats.document import Chart, Document, Section, caption
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import exit_code

@@ -4,7 +4,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from hpcdl.report.formats.cells import fenced, markdown_cell, visible
+from hpcdl.exit_codes import visible
+from hpcdl.report.formats.cells import fenced, markdown_cell
 from hpcdl.report.formats.cells import markdown as escaped
 from hpcdl.report.formats.document import Document, Section
 from hpcdl.report.formats.tables import Table

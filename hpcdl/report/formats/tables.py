@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, Literal, TypeVar
 
-from hpcdl.report.formats.cells import NONE, visible
+from hpcdl.exit_codes import visible
+from hpcdl.report.formats.cells import NONE
 
 MANY_ROWS: Final = 4
 """Rows from which on a table states in its caption the values that all rows share."""
