@@ -16,11 +16,12 @@ import threading
 import time
 from pathlib import Path
 
+from nights import hpcdl
+
 from hpcdl.analysis.over_time.archive import read_series
 from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report.history import verdicts, worst
-from tests.testbed.nights import hpcdl
 
 BURN = "import time; end = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
 CPU, RATE = "0.8", "150mbit"
