@@ -71,6 +71,12 @@ TABLE = {
             for subject in ("", "optim")
         ),
     ],
+    "layers": [
+        ("vit_b16 --shape 22", "hpcdl: vit_b16: 22 is no shape of 3 sides, such as (224, 224, 3)"),
+        ("llama3_8b --shape 0", "hpcdl: llama3_8b: 0 is no shape of 1 sides, such as (8192,)"),
+        ("lenet5 --shape 2x2x1", "hpcdl: lenet5: pool2: kernel 2x2 is larger than the padded image 1x1"),
+        ("lenet5 --shape axb", "hpcdl layers: --shape: 'a' is not a whole number"),
+    ],
     "report": [
         (os.fsdecode(b"r\xe9"), "hpcdl: r\\udce9: no such file"),
         ("nowhere", "hpcdl: nowhere: no such file\n"),
