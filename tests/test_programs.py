@@ -184,25 +184,3 @@ def test_methods_are_compared_on_archives_without_the_peer(program, monkeypatch,
         oracle.main({"data": "checkout"})
     *_, answer = capsys.readouterr().out.splitlines()
     assert answer.startswith("hpcdl finds 100 % of the steps, Otava 0 % and a rolling median 100 %, with ")
-
-
-def test_schedules_of_simulations_reach_the_peer(program, monkeypatch, capsys):
-    """A program in LogGOPSim's place says that each of them takes a millisecond."""
-    oracle = program("reports/oracles/loggopsim.py")
-
-    def built(_checkout, _inside, to, _patch=()):
-        to.mkdir()
-        for name, line in (
-            ("txt2bin", "true"),
-            ("LogGOPSim", "echo Maximum finishing time at host 1: 1000000000"),
-        ):
-            (to / name).write_text(f"#!/bin/sh\n{line}\n")
-            (to / name).chmod(0o755)
-
-    small = re.sub(r"\[2, 3.*\]", "3", oracle.SUITE).replace("4194304", "2048")
-    monkeypatch.setattr(oracle, "built", built)
-    monkeypatch.setattr(oracle, "SUITE", re.sub(r'\["ring", "seg(?s:.*?)\]', '"ring"', small))
-    oracle.main(Path(), Path())
-    *rows, _, _, answer = capsys.readouterr().out.splitlines()
-    assert len(rows) > 4
-    assert answer.startswith("LogGOPSim's times are within 3 % of hpcdl's in 0 of ")

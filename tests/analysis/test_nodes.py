@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcdl.analysis.network.links import departures, links
-from hpcdl.analysis.network.nodes import Nodes, nodes, over_launches, slow_hosts
+from hpcdl.analysis.network.nodes import Nodes, nodes, slow_hosts
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.measuring import confirmation
 from hpcdl.cases.measuring.confirmation import confirmed
@@ -69,9 +69,6 @@ def test_a_host_is_as_slow_as_its_slowest_rank_after_the_warm_up_and_when_it_is_
     assert found.passed == ("b",)
     usual_is_fast = replace(found, hosts="abcde", repeated=np.array([[1.0, 1.0, 2.0, 2.0, 2.0]]))
     assert usual_is_fast.slowness() == {"a": 1.0, "b": 1.0, "c": 2.0, "d": 2.0, "e": 2.0}
-    launches = [replace(found, disturbed=cause) for cause in (None, "other processes", None)]
-    assert [len(each.repeated) for each in over_launches(launches)] == [2]
-    assert [len(each.repeated) for each in over_launches(launches[1:2] * 3)] == [3]
 
 
 def measured_again(hosts, slow_pairs, burst=()):
