@@ -90,10 +90,6 @@ TABLE = {
             for x in ("x.htlm", "x", "x.json.gz")
         ),
         ("old --json -o x.md", "-o x.md: must end in .json\n"),
-        (
-            "old --figure speedup -o x.md",
-            "--figure: only with -o FILE, which ends in .svg or .pdf or .png; --figure list prints the titles\n",
-        ),
     ],
     "predict": [
         ("s.toml --netwrok=gemini", "hpcdl predict: --netwrok: unknown option; did you mean '--network'?"),
