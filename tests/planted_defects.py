@@ -40,7 +40,7 @@ class Defect(NamedTuple):
 
 DEFECTS = [
     Defect("aggregation/ring.py", "into = chunks[(rank - step - 1) % size]", "into = chunks[(rank - step) % size]", "aggregation"),
-    Defect("aggregation/halving_doubling.py", "return power, size - power", "return power, 0", "aggregation"),
+    Defect("aggregation/parts/folding.py", "cls(power, size - power)", "cls(power, 0)", "aggregation"),
     Defect("aggregation/bruck.py", "more = min(known, size - known)", "more = known", "aggregation"),
     Defect("aggregation/tree.py", "min(arity * node + arity, size - 1)", "min(arity * node + arity, size)", "aggregation"),
     Defect("aggregation/bruck.py", "digit *= 2", "digit += 1", "aggregation"),
@@ -74,7 +74,7 @@ DEFECTS = [
     Defect("nn/kernels/numpy/normalization.py", "np.sqrt(variance + self._geometry.eps)", "np.sqrt(variance)", "nn models"),
     Defect("nn/layers/elementwise.py", "if not 0 <= self.ratio < 1:", "if not 0 <= self.ratio <= 1:", "nn suite"),
     Defect("nn/loss.py", "self._weight * scale", "scale", "nn"),
-    Defect("optim/parts/protocol.py", "1 / math.sqrt(1 - self.beta2**t)", "1 / (1 - self.beta2**t)", "optim"),
+    Defect("optim/adaptive.py", "1 / math.sqrt(1 - self.beta2**t)", "1 / (1 - self.beta2**t)", "optim"),
     Defect("optim/sgd.py", "np.multiply(velocity, self.momentum, out=step)", "np.multiply(velocity, 1.0, out=step)", "optim"),
     Defect("optim/parts/lbfgs.py", "return abs(point.slope) <= -CURVATURE * self.slope", "return True", "optim"),
     Defect("prediction/network_file.py", "ranks / farthest if farthest else None", "None", "prediction commands"),

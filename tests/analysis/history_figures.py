@@ -1,8 +1,8 @@
 """False findings, power and delay of `hpcdl history` on synthetic nights, and how often it names the right hosts.
 
-    python tests/analysis/history_figures.py [HISTORIES]
+    python tests/analysis/history_figures.py [HISTORIES [SERIES [KIND ...]]]
 
-history_figures.txt has what it prints for 8 histories, of single changes for 2.
+history_figures.txt has what it prints for 4 histories of 200 series with noise of every kind.
 The numbers in hpcdl/analysis/over_time/change_points.py and suspects.py were chosen with other seeds. Public archives are
 searched in reports/oracles/change_points.py.
 """
@@ -30,28 +30,29 @@ AFTER = 12
 POWERFUL = ("normal", "outliers", "t3", "AR .3", "weekly")
 
 
-def false_findings(histories, kind):
-    """Print the findings of every rule in 100 nights of 200 series without a change, four of 16 hosts each."""
+def false_findings(histories, kind, series):
+    """Print the findings of every rule in 100 nights of series without a change, four of 16 hosts each."""
     counts = []
     for seed in range(histories):
-        verdict = archive(runs=100, seed=SEED + seed, kind=kind, hosts=16)
-        slower, named = sum(event.ratio > 1 for event in verdict.events), len(verdict.suspects)
+        verdict = archive(series, runs=100, seed=SEED + seed, kind=kind, hosts=16)
+        slower, named = sum(event.is_slower for event in verdict.events), len(verdict.suspects)
         counts.append((len(verdict.events) + named, slower, named))
     every, slower, suspects = np.mean(counts, axis=0)
     print(
-        f"{kind}: no change, 200 series, 100 nights, {histories} histories: {every:.2f} false findings, of them "
+        f"{kind}: no change, {series} series, 100 nights, {histories} histories: {every:.2f} false findings, of them "
         f"{slower:.2f} slower, {suspects:.2f} hosts",
         flush=True,
     )
 
 
-def long_archives(histories, runs=1000):
-    """Print the findings in many nights of 200 series without a change."""
+def long_archives(histories, series):
+    """Print the findings in five nights for each of the series, which have no change."""
+    runs = 5 * series
     counts = [
-        len({change.found for change in change_points(nights(np.random.default_rng(SEED + seed), runs=runs))})
+        len({change.found for change in change_points(nights(np.random.default_rng(SEED + seed), series, runs))})
         for seed in range(histories)
     ]
-    print(f"outliers: no change, 200 series, {runs} nights: {np.mean(counts):.1f} false findings", flush=True)
+    print(f"outliers: no change, {series} series, {runs} nights: {np.mean(counts):.1f} false findings", flush=True)
 
 
 def returns(histories, repaired, kind):
@@ -72,7 +73,7 @@ def returns(histories, repaired, kind):
     )
 
 
-def exit_codes(histories, kind, series=200):
+def exit_codes(histories, kind, series):
     """Print the share of nights, of six in each history of up to 100 without a change, with each exit code."""
     nights = [
         (seed, night) for seed in range(histories) for night in np.random.default_rng(seed).integers(13, 101, 6)
@@ -84,11 +85,11 @@ def exit_codes(histories, kind, series=200):
     print(f"{kind}: no change, {series} series, {len(codes)} nights: exit codes {shares}", flush=True)
 
 
-def delays(histories, kind, together):
-    """One of 200 series shifts by 5 % at each of some nights, or ``together`` series shift at one night."""
+def delays(histories, kind, together, series):
+    """One of the series shifts by 5 % at each of some nights, or ``together`` series shift at one night."""
     found = []
     for seed in range(histories):
-        logs = nights(np.random.default_rng(SEED + 500 + seed), runs=60 + 18 * 5 + AFTER, kind=kind)
+        logs = nights(np.random.default_rng(SEED + 500 + seed), series, 60 + 18 * 5 + AFTER, kind)
         steps = [(60 + 5 * place, [place]) for place in range(18)] if together == 1 else [(60, [*range(together)])]
         for begin, rows in steps:
             logs[rows, begin:] += np.log(1.05)
@@ -98,18 +99,18 @@ def delays(histories, kind, together):
             found.append(min(mine, default=np.inf))
     found = np.array(found)
     print(
-        f"{kind}: +5 % in {together} of 200 series after 60 to 145 nights, {len(found)} shifts: "
+        f"{kind}: +5 % in {together} of {series} series after 60 to 145 nights, {len(found)} shifts: "
         f"{np.mean(found <= AFTER):.3f} found within 12 runs, median {np.median(found):g}",
         flush=True,
     )
 
 
-def large_steps(histories, kind):
-    """One of 5 or 200 series takes 1.5 times as long for the last five of 45 nights."""
+def large_steps(histories, kind, series):
+    """One of 5 or of all series takes 1.5 times as long for the last five of 45 nights."""
     missed = 0
     for seed in range(histories):
         rng = np.random.default_rng(SEED + seed)
-        logs = nights(rng, series=(5, 200)[seed % 2], runs=45, kind=kind)
+        logs = nights(rng, series=(5, series)[seed % 2], runs=45, kind=kind)
         row = int(rng.integers(len(logs)))
         logs[row, 40:] += np.log(1.5)
         missed += not any(
@@ -187,18 +188,19 @@ def links(number, per_run, hosts=16):
     )
 
 
-if __name__ == "__main__":
-    number = int(sys.argv[1]) if len(sys.argv) > 1 else 50
+def main(number=50, series=200, kinds=tuple(KINDS)):
+    """Print all figures of so many histories; of single changes, whose histories have many, of fewer."""
+    few = max(number // 4, min(number, 2))
     print("noise 2 %, outliers 3 % of the values; the links of a slow host are 15 % slower", flush=True)
-    for kind in KINDS:
-        false_findings(number, kind)
-        large_steps(4 * number, kind)
+    for kind in kinds:
+        false_findings(number, kind, series)
+        large_steps(4 * number, kind, series)
         if kind in POWERFUL:
-            exit_codes(4 * number, kind)
-            delays(max(number // 4, 2), kind, 1)
-    delays(number, "outliers", 10)
-    delays(max(number // 4, 2), "lognormal", 1)
-    long_archives(max(number // 4, 2))
+            exit_codes(4 * number, kind, series)
+            delays(few, kind, 1, series)
+    delays(number, "outliers", 10, series)
+    delays(few, "lognormal", 1, series)
+    long_archives(few, series)
     for repaired in (12, 25, 40, 80):
         returns(number, repaired, "outliers")
     for by_links in (True, False):
@@ -210,3 +212,7 @@ if __name__ == "__main__":
     for pool in (4, 8, 16, 32):
         hosts(number, "ordinary spread of 3 %", [], spread=0.03, pool=pool)
         hosts(number, "one host 25 % slower than a spread of 3 %", 1, slower=0.2, spread=0.03, pool=pool)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:3]), *([sys.argv[3:]] if sys.argv[3:] else []))

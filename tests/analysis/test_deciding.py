@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcdl.analysis.run.deciding import Candidate, Field, area, decisions, fields_of
+from hpcdl.analysis.run.deciding import Candidate, Field, Ranked, area, decisions, fields_of, tied
 from hpcdl.analysis.run.record import Record
 from hpcdl.trace.recorder import EVALUATION, Evaluation
 
@@ -138,6 +138,14 @@ def test_a_seed_that_diverged_missed_the_target_for_ever():
     candidate = Candidate([[each] for each in seeds])
     assert candidate.seconds.tolist() == [pytest.approx(5), np.inf, np.inf]
     assert np.exp(candidate.bounds(200.0).low).tolist() == pytest.approx([4.99, 99, 200])
+
+
+def test_a_method_with_one_value_is_never_told_from_the_best():
+    best, near, far, single = (
+        Ranked(name, np.array(values), 0.0)
+        for name, values in {"a": [1.0, 1.1], "b": [1.0, 1.2], "c": [8.0, 8.1], "d": [8.0]}.items()
+    )
+    assert tied([best, near, far, single]) == ["b", "d"]
 
 
 def test_a_configuration_has_one_number_of_ranks():

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -49,6 +50,25 @@ def test_no_node_is_named_for_noise_or_of_two_hosts():
     noisy = [case(np.ones(16), work, noise=0.1) for work in ("matrix_product", "triad", "convolution")]
     assert slow_hosts(noisy) == {}
     assert slow_hosts([case([1.0, 0.5])]) == {}
+
+
+def test_no_node_is_named_for_one_repetition_or_a_little_in_one_work():
+    stalled = Nodes(Record(kind="node"), ["a", "b", "c"], np.array([[1.0, 1.0, 1.0], [1.0, 4.0, 1.0]]))
+    assert slow_hosts([stalled]) == {}
+    slow = [case([1.0, speed, 1.0, 1.0], work) for work, speed in (("triad", 0.85), ("x", 1.0), ("y", 1.0))]
+    assert slow_hosts(slow) == {}
+
+
+def test_a_host_is_as_slow_as_its_slowest_rank_after_the_warm_up_and_when_it_is_measured_again(hand):
+    """Host b was slow at first only; a failed case has no times."""
+    times = [[90.0, 10.0, 10.0], [90.0, 20.0, 20.0], [90.0, 30.0, 30.0], [90.0, 10.0, 10.0]]
+    fields = {"kind": "node", "collective": "triad", "warmup_steps": 1, "measured_again": "[[2, 3.0, 1.0]]"}
+    hand.case(times, case="n", **fields).case(times, case="failed", **fields, error="rank 0: OSError: full")
+    (found,) = nodes(hand.read({"ranks": [{"hostname": name} for name in "aabc"]}))
+    assert found.repeated == pytest.approx(np.array([[0.02, 0.01, 0.01]] * 2))
+    assert found.passed == ("b",)
+    usual_is_fast = replace(found, hosts="abcde", repeated=np.array([[1.0, 1.0, 2.0, 2.0, 2.0]]))
+    assert usual_is_fast.slowness() == {"a": 1.0, "b": 1.0, "c": 2.0, "d": 2.0, "e": 2.0}
 
 
 def measured_again(hosts, slow_pairs, burst=()):

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats
 
 from hpcdl.analysis.run.scaling import bus_factor
-from hpcdl.analysis.statistics.differences import adjusted, difference
+from hpcdl.analysis.statistics.differences import Difference, adjusted, difference, smallest_visible
 from hpcdl.analysis.statistics.estimates import (
     difference_interval,
     launches_interval,
@@ -13,6 +13,7 @@ from hpcdl.analysis.statistics.estimates import (
     median_interval,
     rank_correlation,
     ratio_interval,
+    share_interval,
 )
 
 
@@ -54,6 +55,21 @@ def test_ratio_of_medians_of_one_launch_has_the_bounds_of_both_intervals():
     a, b = random.exponential(size=30), 1 + random.exponential(size=41)
     ratio, first, second = ratio_interval([a], [b]), median_interval(a), median_interval(b)
     assert ratio == (np.median(a) / np.median(b), first.low / second.high, first.high / second.low)
+    several = launches_interval(many := [b, b + 0.1, b + 0.3])
+    assert ratio_interval([a], many)[1:] == (first.low / several.high, first.high / several.low)
+
+
+def test_intervals_of_shares_hold_for_all_hosts_together():
+    samples = np.exp(np.random.default_rng(3).normal(size=9))
+    expected = scipy.stats.t.interval(1 - 0.05 / 8, 8, np.log(samples).mean(), scipy.stats.sem(np.log(samples)))
+    assert share_interval(0.9, samples, 8) == pytest.approx((0.9, *np.exp(expected)))
+
+
+def test_the_smallest_visible_difference_is_found_in_four_of_five_tests():
+    known = Difference(np.zeros(1), np.ones(1), np.full(1, 1000.0))
+    for comparisons in (1, 12):
+        reach = scipy.stats.norm.ppf(1 - 0.025 / comparisons) + scipy.stats.norm.ppf(0.8)
+        assert smallest_visible(known, 0.0, comparisons) == pytest.approx(reach, rel=0.02)
 
 
 def test_intervals_of_ratios_and_differences_are_scipys():

@@ -87,6 +87,17 @@ def test_lateness_within_the_clock_error_names_no_rank():
     assert replace(late, clock_error=0.5 * LATE).late is None
 
 
+def test_a_rank_is_late_by_a_twentieth_of_the_step_in_half_of_the_steps():
+    """One stall makes no late rank, nor what a step hardly shows."""
+    late = simulate("ring", 4, late_rank=2)
+    assert late.leads == 1
+    assert [replace(late, leads=share).late is None for share in (0.49, 0.5)] == [True, False]
+    assert [replace(late, step_seconds=late.step_seconds * 0 + LATE * n).late is None for n in (19, 21)] == [
+        False,
+        True,
+    ]
+
+
 def of_rows(*rows, steps, **fields):
     return of_events(pd.DataFrame(rows, columns=COLUMNS), np.array(steps, STEP), Record.of({**TRAIN, **fields}))
 

@@ -1,11 +1,17 @@
 """Patterns under load: no deadlock with rendezvous sends, right messages, and the answers of their reports."""
 
+from collections import Counter
+
+import numpy as np
 import pytest
 from contract.cases import case_of, ran
 
+from hpcdl.cases.measuring import patterns
 from hpcdl.cases.pairwise import PATTERNS
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.pairs import rounds
 from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.report.run.findings import findings
 from hpcdl.report.sections import under_load
 
@@ -22,6 +28,31 @@ def test_each_pattern_ends_on_any_schedule_with_right_messages(pattern, ranks):
         for fields in ran(case, in_process(ranks, seed))[0]:
             assert fields.get("correct", True)
             assert pattern != "congestor" or fields["beside_p99_seconds"] >= 0
+
+
+def test_fairness_and_percentiles_are_of_the_repetitions_after_the_warm_up(monkeypatch):
+    """Of four messages through one port the k-th takes k times as long; the victims' slowest rank counts."""
+    world = simulated(5, NETWORKS["ethernet-1g"])
+    monkeypatch.setattr(patterns, "perf_counter_ns", lambda: round(world.running.time * 1e9))
+    keys = {"message_bytes": 10**7, "repetitions": 3, "warmup": 1}
+    first, *others = ran(case_of("pairwise", pattern="incast", ranks=5, **keys), world)[0]
+    rates = 1 / np.arange(1, 5)
+    assert first["fairness"] == pytest.approx(rates.sum() ** 2 / (4 * (rates**2).sum()), rel=1e-3)
+    assert {rank["fairness"] for rank in others} == {None}
+    world, calls = in_process(6), Counter()
+
+    def clock():
+        rank = world.running.rank
+        number, is_end = divmod(calls[rank], 2)
+        calls[rank] += 1
+        return is_end * (10**9 if (rank, number % 4) == (0, 0) else 1000 * rank * (1 + number))
+
+    monkeypatch.setattr(patterns, "perf_counter_ns", clock)
+    for rank in ran(case_of("pairwise", pattern="congestor", ranks=6, **keys), world)[0]:
+        alone, beside = 4e-6 * np.array([2, 3, 4]), 4e-6 * np.array([6, 7, 8])
+        for name, took in (("alone", alone), ("beside", beside)):
+            found = [rank[f"{name}_p{share}_seconds"] for share in (50, 99)]
+            assert found == pytest.approx(np.quantile(took, [0.5, 0.99]))
 
 
 def test_random_pairs_are_matchings_that_repeat_for_the_same_ranks():

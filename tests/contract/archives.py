@@ -37,7 +37,7 @@ def archive(
     kind="outliers",
     hosts=4,
     accepted=(),
-):
+) -> SuiteVerdict:
     """Return the verdict on synthetic nights, as :func:`archive_of` does.
 
     ``slower``: (series, run, factor) of each step; ``kind``: of noise; ``hosts``: of which each night has four.
@@ -50,7 +50,7 @@ def archive(
     return archive_of(logs, here, new_environment, name, accepted)
 
 
-def archive_of(logs, hosts=None, new_environment=None, name="allreduce", accepted=()):
+def archive_of(logs, hosts=None, new_environment=None, name="allreduce", accepted=()) -> SuiteVerdict:
     """Return the verdict on nights of ``logs`` (series, nights), NaN if missing.
 
     ``hosts``: names for each night; ``new_environment``: run from which the key is another.

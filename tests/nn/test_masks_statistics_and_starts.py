@@ -1,4 +1,4 @@
-"""Dropout masks, initial parameters, and the loss."""
+"""Dropout masks, running statistics, initial parameters, and the loss."""
 
 import math
 
@@ -8,6 +8,7 @@ import pytest
 from hpcdl.nn.initial import constant
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.elementwise import Dropout, Flatten
+from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.loss import SoftmaxCrossEntropy
 from hpcdl.nn.replica import Replica
 
@@ -35,6 +36,17 @@ def test_dropout_masks(kernels):
         replica.reseed(*key)
         assert np.mean(mask(0) == first) < 0.7
     np.testing.assert_array_equal(host(replica, replica.predict(ones)), np.ones((3, 40, 50)))
+
+
+def test_running_statistics_by_hand(kernels):
+    replica = Replica([BatchNorm("b", momentum=0.75)], (2,), backend=kernels, dtype="float64")
+    x = np.array([[1.0, 10.0], [3.0, 10.0], [5.0, 40.0]])
+    replica.stages[0].forward(kernels.asarray(x))
+    mean, unbiased = np.array([3.0, 20.0]), np.array([4.0, 300.0])
+    expected = np.concatenate([0.25 * mean, 0.75 + 0.25 * unbiased])
+    np.testing.assert_allclose(host(replica, replica.state), expected, rtol=1e-12)
+    evaluated = host(replica, replica.predict(kernels.asarray(x)))
+    np.testing.assert_allclose(evaluated, (x - expected[:2]) / np.sqrt(expected[2:] + 1e-5), rtol=1e-12)
 
 
 def test_initialisers_reach_their_tensors(kernels):

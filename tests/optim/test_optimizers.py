@@ -83,6 +83,24 @@ def test_momentum_correction_is_torchs_form_when_the_rate_changes():
     np.testing.assert_allclose(ours, by_torch("SGD", start, gradients, rates, **settings), rtol=1e-12)
 
 
+def test_adaptive_rules_are_those_of_their_papers():
+    """As loops by hand, because PyTorch need not be installed."""
+    start, gradients = gradients_of(1, 57, "float64", seed=1)[0], gradients_of(9, 57, "float64")
+    numbers = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3}
+    rules = (Adam(**numbers), AdamW(**numbers, weight_decay=0.1), RMSProp(smoothing=0.95, epsilon=1e-3), Adagrad())
+    adam, adamw, rmsprop, adagrad = by_hand = [start.copy() for _ in rules]
+    m, s, total = np.zeros((3, 57))
+    for t, g in enumerate(gradients, 1):
+        m, s, total = 0.8 * m + 0.2 * g, 0.95 * s + 0.05 * g**2, total + g**2
+        change = m / (1 - 0.8**t) / (np.sqrt(s / (1 - 0.95**t)) + 1e-3)
+        adam -= 0.02 * change
+        adamw -= 0.02 * (change + 0.1 * adamw)
+        rmsprop -= 0.02 * g / (np.sqrt(s) + 1e-3)
+        adagrad -= 0.02 * g / np.sqrt(total)
+    for rule, expected in zip(rules, by_hand, strict=True):
+        np.testing.assert_allclose(run(rule, start, gradients, [0.02] * 9), expected, rtol=1e-12)
+
+
 TENSORS = [(0, 40, True, 1.0), (40, 7, False, 2.0), (47, 30, True, 1.0), (77, 3, True, 0.5)]
 """Begin, length, weight decay, factor on the rate."""
 

@@ -188,6 +188,8 @@ def test_a_claim_is_confirmed_if_all_of_its_clauses_are():
         Claim(**claim, clauses=[fast, slow], here=NO), {"r": [record("ring", 1.0, 0.9, 1.1, network="lan")]}
     )
     assert (simulated.word, simulated.answer, simulated.is_surprising) == (MODEL, NO, False)
+    model = {"r": [record("ring", 1.9, 1.5, 2.1, network="lan")]}
+    assert [decide(Claim(**claim, clauses=each), model).answer for each in ([fast], [fast, faster])] == [YES, OPEN]
     assert replace(simulated, claim=replace(simulated.claim, here=YES)).verdict.sentence.startswith(
         "VERDICT CHANGED: A paper claims: Rings are fast. This is refuted by the model: slow: "
     )

@@ -265,6 +265,8 @@ NO_RESULT = re.compile(
 SOURCE = re.compile(r"\b(?:reports|tests)/(?!README)[\w/-]+\.(?:md|txt|py)\b")
 """A report, a kept output, or a test that asserts the number."""
 NUMBER = re.compile(r"(?<![\w.^])(?<!\w-)-?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?!\w|-\w|\.\d|,\d)")
+COMMAND = re.compile(r"(?:`|^\$ )(?:hpcdl|make|python) \w", re.MULTILINE)
+"""By which a report or a kept output was made; a test is its own."""
 MEASURED = re.compile(r"\s*%|\s+(?:times|[mu]?s|[MG]B/s)\b")
 """Unit of a measured number; one with a decimal fraction is measured, too."""
 
@@ -292,7 +294,9 @@ def holds(text, number):
 
 
 def missing(document, text, read):
-    """Return a line for each number that no report holds; ``read`` returns the text of a report.
+    """Return a line for each number that no report holds, and for each report without a command.
+
+    ``read`` returns the text of a report.
 
     A paragraph that names reports has all its numbers there. Of others, measured numbers stand in a report that their
     section names; those of a row of a table in one line.
@@ -305,6 +309,9 @@ def missing(document, text, read):
         said = NO_RESULT.sub(blank, block)
         numbers = [match for match in NUMBER.finditer(said) if own or measured(said, match)]
         pages = dict.fromkeys(own or named[section])
+        yield from (
+            f"{document}:{first}: {page} names no command" for page in own if not commanded(page, read(page))
+        )
         texts = [re.sub(r"(?<=\d),(?=\d{3})", "", read(page)) for page in pages]
         if block.startswith("|"):
             texts = [line for page in texts for line in page.splitlines()]
@@ -314,6 +321,10 @@ def missing(document, text, read):
                 line = first + said.count("\n", 0, match.start())
                 where = f"is not in {', '.join(pages)}" if pages else "has no report"
                 yield f"{document}:{line}: {match[0]} {where}"
+
+
+def commanded(page, text):
+    return page.endswith(".py") or COMMAND.search(text)
 
 
 def measured(text, match):
@@ -334,7 +345,10 @@ def test_numbers_of_documents_stand_in_the_reports_that_they_name():
 
 
 def test_a_number_without_a_report_is_found():
-    page = "| ring | 16 | 0.970 |\n| tree | 8 | 1024 hosts, 0.376 |"
+    page = "| ring | 16 | 0.970 |\n| tree | 8 | 1024 hosts, 0.376 |\n`hpcdl run s`"
+    assert [*missing("x.md", "See `reports/a.md`.", lambda _: page[:9])] == [
+        "x.md:1: reports/a.md names no command"
+    ]
     for text, number in {
         "It takes 3.1 s.": "3.1",
         "It is twice as fast\nwithin 3 %.": "3",

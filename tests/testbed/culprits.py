@@ -7,20 +7,21 @@ after each night, then replayed in other orders. Needs root. The figures of the 
 
 import argparse
 import datetime as dt
-import json
 import random
 import shutil
 import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+
+from nights import hpcdl
 
 from hpcdl.analysis.over_time.archive import read_series
 from hpcdl.analysis.over_time.series import histories
 from hpcdl.analysis.over_time.verdict import SuiteVerdict
 from hpcdl.report.history import verdicts, worst
-from tests.testbed.nights import hpcdl
 
 BURN = "import time; end = time.monotonic() + {}\nwhile time.monotonic() < end: pass"
 CPU, RATE = "0.8", "150mbit"
@@ -42,13 +43,12 @@ class Neighbours(threading.Thread):
 
 
 def measured(folder, hosts, options):
-    """Run the suite; return the lines of its verdict."""
+    """Run the suite."""
     shutil.rmtree(folder, ignore_errors=True)
     testbed = ["testbed", "--hosts", hosts, "--rate", "200mbit", *options, "--"]
     code, output = hpcdl(*testbed, "hpcdl", "run", "interconnect", "-o", folder)
     if code:
         sys.exit(f"{folder}: exit code {code}: {output}")
-    return json.loads(hpcdl("report", folder, "--json")[1])
 
 
 def named(answer):
@@ -109,12 +109,7 @@ def judged(runs):
 def dated(run, number):
     """Return a recorded run as that of another night."""
     night = dt.datetime(2026, 1, 1, 2, tzinfo=dt.UTC) + dt.timedelta(days=number)
-    return type(run)(**{**vars_of(run), "date": night.isoformat(), "path": f"night-{number}", "job": str(number)})
-
-
-def vars_of(run):
-    """Return the fields of a run's series."""
-    return {name: getattr(run, name) for name in run.__dataclass_fields__}
+    return replace(run, date=night.isoformat(), path=f"night-{number}", job=str(number))
 
 
 def first_named(runs, host):
