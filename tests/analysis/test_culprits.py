@@ -107,7 +107,7 @@ def expanded(listed):
 
 
 def test_hosts_are_listed_as_slurm_does():
-    assert [*expanded("a[0-1]n[08-09,7],b")] == "a0n08 a0n09 a0n7 a1n08 a1n09 a1n7 b".split()
+    assert [*expanded("a[0-1]n[08-09,7],b")] == ["a0n08", "a0n09", "a0n7", "a1n08", "a1n09", "a1n7", "b"]
     stated = {
         "login login1 login2 n09 n10 n07 n100 a2.x1 a1.x1 n2-ib": "login,a1.x1,a2.x1,n2-ib,login[1-2],n[07,09-10,100]",
         "c08 c09 c010": "c[08-09,010]",

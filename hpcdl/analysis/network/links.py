@@ -137,26 +137,47 @@ class Links(HostTimes):
         pairs = [divmod(int(place), len(seconds)) for place in (np.nanargmin(seconds), np.nanargmax(seconds))]
         return [(min(pair), max(pair), float(seconds[pair])) for pair in pairs]
 
-    def slow_links(self) -> list[tuple[int, int, float]]:
-        """Pairs of hosts that are slow although neither host is, with their share of the median link.
+    def link_shares(self) -> list[tuple[int, int, Interval]]:
+        """Return pairs of hosts, and the speed of each link as a share of the median link's.
 
-        The interval over repetitions, 95 % for all links together, excludes 1. The slowest first; none of
-        fewer than three hosts.
+        The interval over repetitions is 95 % for all links together; none of fewer than three hosts.
         """
         if len(self.names) < HOSTS:
             return []
-        slow = {host for host, _ in self.slow_hosts()}
-        pairs = list(itertools.combinations(range(len(self.names)), 2))
         every = [self.speed, *(self._between_hosts(samples) for samples in self.repeated)]
         shares, *repeated = (speed / np.nanmedian(speed) for speed in every)
-        links = [
-            (i, j, float(shares[i, j]))
+        pairs = list(itertools.combinations(range(len(self.names)), 2))
+        return [
+            (i, j, share_interval(float(shares[i, j]), [share[i, j] for share in repeated], len(pairs)))
             for i, j in pairs
-            if not {i, j} & slow
-            and shares[i, j] < CONSPICUOUS
-            and share_interval(shares[i, j], [share[i, j] for share in repeated], len(pairs)).high < 1
+            if np.isfinite(shares[i, j])
+        ]
+
+    def slow_links(self) -> list[tuple[int, int, float]]:
+        """Return slow pairs of hosts of which neither host is slow, slowest first, and their shares.
+
+        The interval of the share excludes 1.
+        """
+        slow = {host for host, _ in self.slow_hosts()}
+        links = [
+            (i, j, share.value)
+            for i, j, share in self.link_shares()
+            if not {i, j} & slow and share.value < CONSPICUOUS and share.high < 1
         ]
         return sorted(links, key=lambda pair: pair[2])
+
+    def least_slowness(self) -> float:
+        """Return the share of the usual speed below which each host and link would have been named; 0: no share.
+
+        The noise of a host or link that is slower, and the usual speed, are taken to be the same.
+        """
+        speed = self.speed
+        limits = [
+            min(share.value / share.high, AS_FAST * share.value * _others(speed, host) / np.nanmax(speed[host]))
+            for host, share in self.shares()
+        ]
+        limits += [share.value / share.high for _, _, share in self.link_shares()]
+        return min([CONSPICUOUS, *np.nan_to_num(limits)]) if limits else 0.0
 
 
 def host_slowness(seconds: Matrix) -> Vector:
