@@ -159,7 +159,6 @@ def all_pairs(hand, counters, slow=1.5, noise=0.0, **fields):
             "No host or link is below [67].* % of the others' speed, and noise hides one above it: the slow",
         ),
         (1.5, 0, 1, "Not decided: repetitions are few or vary too much; only one below .* would have been named"),
-        (0.01, 5, 1, "Not decided: no host can be named as slow, because the case was disturbed: other processes"),
         (
             0.01,
             5,
@@ -179,7 +178,7 @@ def test_that_none_is_slow_is_said_with_the_slowness_that_would_be_seen(hand, no
     hand.case(times, counters=counters, settings={"confirm": confirm}, **node)
     (found,) = findings([hand.read({"ranks": run.environment["ranks"]})])
     says = says.replace("host or link", "host's own work").replace("85.0", "90.0").replace("[67]", "[78]")
-    assert re.match(says.partition(", because")[0], NODES.answer(found).headline)
+    assert re.match(says, NODES.answer(found).headline)
 
 
 def test_a_disturbed_case_accuses_no_link(hand):

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -171,13 +171,16 @@ class Links(HostTimes):
 
         The noise of a host or link that is slower, and the usual speed, are taken to be the same.
         """
-        speed = self.speed
-        limits = [
-            min(share.value / share.high, AS_FAST * share.value * _others(speed, host) / np.nanmax(speed[host]))
-            for host, share in self.shares()
-        ]
-        limits += [share.value / share.high for _, _, share in self.link_shares()]
-        return min([CONSPICUOUS, *np.nan_to_num(limits)]) if limits else 0.0
+        speed, hosts = self.speed, self.shares()
+        shares = [*(share for _, share in hosts), *(share for *_, share in self.link_shares())]
+        fastest = [AS_FAST * share.value * _others(speed, host) / np.nanmax(speed[host]) for host, share in hosts]
+        return float(min([least_share(shares, CONSPICUOUS), *fastest]))
+
+
+def least_share(shares: Iterable[Interval], named: float) -> float:
+    """Return the share below which each would exclude 1 in spite of its noise, at most ``named``; 0: no share."""
+    limits = [share.value / share.high for share in shares]
+    return float(min([named, *np.nan_to_num(limits)])) if limits else 0.0
 
 
 def host_slowness(seconds: Matrix) -> Vector:

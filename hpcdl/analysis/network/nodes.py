@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from hpcdl.analysis.network.links import HOSTS, HostTimes, Links, departures
+from hpcdl.analysis.network.links import HOSTS, HostTimes, Links, departures, least_share
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.differences import Matrix, Vector
@@ -89,8 +89,7 @@ def _pooled(cases: Sequence[Nodes]) -> dict[str, tuple[Interval, list[tuple[Inte
 
 def least_slowness(cases: Sequence[Nodes]) -> float:
     """Return the share of the others' speed below which each host would have been named; 0: no share."""
-    limits = [share.value / share.high for share, _ in _pooled(cases).values()]
-    return min([SLOW, *np.nan_to_num(limits)]) if limits else 0.0
+    return least_share((share for share, _ in _pooled(cases).values()), SLOW)
 
 
 def _shares(seconds: Vector) -> Vector:
