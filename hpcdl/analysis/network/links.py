@@ -4,6 +4,7 @@ import itertools
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -70,10 +71,15 @@ class Links(HostTimes):
         size = float(self.record.message_bytes or 0)
         return size / self.seconds
 
-    @property
+    @cached_property
     def speed(self) -> Matrix:
         """(hosts, hosts): exchanges per second between ranks of two hosts, their median; NaN within a host."""
         return self._between_hosts(self.seconds)
+
+    @cached_property
+    def _speeds(self) -> list[Matrix]:
+        """Speed in each repetition."""
+        return [self._between_hosts(samples) for samples in self.repeated]
 
     def _between_hosts(self, seconds: Matrix) -> Matrix:
         matrix = np.full((len(self.names), len(self.names)), np.nan)
@@ -92,7 +98,7 @@ class Links(HostTimes):
         """
         if len(self.names) < HOSTS:
             return []
-        samples = np.array([_shares(self._between_hosts(samples)) for samples in self.repeated])
+        samples = np.array([*map(_shares, self._speeds)])
         intervals = [
             (host, share_interval(share, samples[:, host], len(self.names)))
             for host, share in enumerate(_shares(self.speed).tolist())
@@ -144,8 +150,7 @@ class Links(HostTimes):
         """
         if len(self.names) < HOSTS:
             return []
-        every = [self.speed, *(self._between_hosts(samples) for samples in self.repeated)]
-        shares, *repeated = (speed / np.nanmedian(speed) for speed in every)
+        shares, *repeated = (speed / np.nanmedian(speed) for speed in (self.speed, *self._speeds))
         pairs = list(itertools.combinations(range(len(self.names)), 2))
         return [
             (i, j, share_interval(float(shares[i, j]), [share[i, j] for share in repeated], len(pairs)))
