@@ -396,7 +396,8 @@ class CommonNumbers:
     )
     throttled = text(
         "which node's clocks were slowed down in the case, and why: heat or a power brake, not the usual power "
-        "limit of a GPU; errors of GPU memory and NVLink in the case, and GPUs that are lost or need a reset. Empty: none, or not readable"
+        "limit of a GPU; errors of GPU memory and NVLink in the case, and GPUs that are lost or need a reset. "
+        "Empty: none, or not readable"
     )
     hardware_errors = text()
     energy_joules = number(
