@@ -86,7 +86,7 @@ def conspicuous(counters: LinkCounters) -> dict[Counter, int]:
     """Return the growth of the counters beyond their limits, and of those that depart from other hosts.
 
     Losses of a port that carried little, such as the standby link of a bond, harm no job. A device that counts no
-    packets is judged by those of its host.
+    packets is judged by those of its host; if these are unknown, each growth is conspicuous.
     """
     grown = troubles(counters)
     places = group_by_key((counter.name, counter) for counter in grown)
@@ -101,7 +101,7 @@ def conspicuous(counters: LinkCounters) -> dict[Counter, int]:
         most = max(of_host.values(), default=0.0)
         carried = of_host.get(counter.device) or most
         is_standby = always > 0 and carried < IDLE * most
-        return not is_standby and grown[counter] > max(always, per_packet * carried)
+        return not is_standby and (not carried or grown[counter] > max(always, per_packet * carried))
 
     def departs(counter: Counter) -> bool:
         others = (grown[other] for other in places[counter.name] if other.host != counter.host)
