@@ -2,7 +2,7 @@
 
 The first rank of each node reads the sensors when a case begins and when it ends, never in between. GPUs are read
 through NVML (``nvidia-ml-py``, if it is installed), processors from sysfs. A sensor that a node lacks, or that the
-process may not read, is left out; no sensor raises.
+process may not read, is left out; a GPU that does not answer because it is broken has an error. No sensor raises.
 """
 
 import os
@@ -44,12 +44,21 @@ REASONS: Final = {
 
 The others are usual: idle, clocks set by a user, clocks of a group, and the power limit, which a busy GPU reaches.
 """
+BROKEN: Final = {
+    8: "has no power cable",
+    11: "has an interrupt problem",
+    15: "is lost: it has fallen off the bus",
+    16: "needs a reset",
+}
+"""Codes of errors that tell of a broken GPU (nvml.h, nvmlReturn_t); it remains broken while a job runs."""
 VALUES: Final = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal"}
 """Members of NVML's union of values, by type."""
 MIN_SHARE: Final = 0.01
 """Share of the case from which on a clock that was slowed down for a known time counts as throttled."""
 MAX_WATTS: Final = 600
 """No processor draws more for long: in a longer case its counter may have wrapped more than once."""
+STILL_NS: Final = 1_000_000
+"""Time from which on a counter of energy that stands still is not read: processors count each millisecond."""
 SHOWN: Final = 3
 """Hosts that a text names."""
 
@@ -91,7 +100,10 @@ class Sensors:
         self._zones = _energy_zones(root)
         self._files = _throttle_files(cpus) | {zone: [file] for zone, (file, _) in self._zones.items()}
         self._frequency = cpus / f"cpu{min(os.sched_getaffinity(0))}/cpufreq/scaling_cur_freq"
-        self._nvml, self._gpus = _open_gpus(root, nvml)
+        self._nvml, count = _open_gpus(root, nvml)
+        self._broken: dict[str, str] = {}
+        names = [f"GPU {number}" for number in range(count)]
+        self._gpus = {gpu: self._ask(gpu, "HandleByIndex", number) for number, gpu in enumerate(names)}
 
     def read(self) -> Reading:
         """Read the sensors: a file per physical core, two per processor, and five calls per GPU."""
@@ -105,35 +117,43 @@ class Sensors:
         if (kilohertz := machine.text(self._frequency)).isdecimal():
             megahertz["processor_mhz"] = int(kilohertz) // 1000
         for gpu, handle in self._gpus.items():
-            answers = self._ask("FieldValues", handle, list(FIELDS)) or ()
+            if handle is None:
+                continue
+            answers = self._ask(gpu, "FieldValues", handle, list(FIELDS)) or ()
             for (kind, name), answer in zip(FIELDS.values(), answers, strict=False):
                 if answer.nvmlReturn == 0 and answer.valueType in VALUES:
                     counters[Sensor(kind, gpu, name)] = getattr(answer.value, VALUES[answer.valueType])
-            if (violation := self._ask("ViolationStatus", handle, THERMAL)) is not None:
+            if (violation := self._ask(gpu, "ViolationStatus", handle, THERMAL)) is not None:
                 counters[Sensor("slowed", gpu, "thermal slowdown")] = violation.violationTime
-            bits = self._ask("CurrentClocksEventReasons", handle) or 0
+            bits = self._ask(gpu, "CurrentClocksEventReasons", handle) or 0
             active[gpu] = [reason for bit, reason in REASONS.items() if bits & bit]
             for clock, name in ((1, "gpu_mhz"), (2, "gpu_memory_mhz")):
-                if (clock_mhz := self._ask("ClockInfo", handle, clock)) is not None:
+                if (clock_mhz := self._ask(gpu, "ClockInfo", handle, clock)) is not None:
                     megahertz[name] = min(clock_mhz, megahertz.get(name, clock_mhz))
         return Reading(time.perf_counter_ns(), counters, active, megahertz)
 
-    def _ask(self, question: str, *arguments: Any) -> Any:
+    def _ask(self, gpu: str, question: str, *arguments: Any) -> Any:
         """Return the answer of an NVML function; None if library, driver, GPU or rights do not allow it."""
         try:
             return getattr(self._nvml, f"nvmlDeviceGet{question}")(*arguments)
-        except (AttributeError, self._nvml.NVMLError):
+        except AttributeError:
+            return None
+        except self._nvml.NVMLError as error:
+            if (code := getattr(error, "value", None)) in BROKEN:
+                self._broken[gpu] = BROKEN[code]
             return None
 
     def health(self, begin: Reading) -> Health:
         """Return the health since ``begin``. A counter that began again tells nothing."""
         end = self.read()
         passed = max(1, end.time_ns - begin.time_ns)
-        throttled, errors = list[str](), list[str]()
+        throttled, errors = list[str](), [f"{gpu} {defect}" for gpu, defect in self._broken.items()]
         energies: dict[str, list[float]] = {"processors": [], "GPUs": []}
         for sensor in begin.counters.keys() & end.counters.keys():
             kind, device, name = sensor
             grown = end.counters[sensor] - begin.counters[sensor]
+            if kind == "energy" and not grown and passed >= STILL_NS:
+                continue
             if kind == "energy" and sensor in self._zones:
                 _, greatest = self._zones[sensor]
                 if passed * MAX_WATTS / 1e3 <= greatest:  # else it may have begun again more than once
@@ -150,32 +170,30 @@ class Sensors:
         return Health(sorted(throttled), sorted(errors), joules, end.megahertz)
 
 
-def _open_gpus(root: Path, nvml: Any) -> tuple[Any, dict[str, Any]]:
-    """Return NVML and a handle of each GPU; none without NVIDIA's driver, the library or rights."""
+def _open_gpus(root: Path, nvml: Any) -> tuple[Any, int]:
+    """Return NVML and the number of GPUs; 0 without NVIDIA's driver, the library or rights."""
     if not (root / "proc/driver/nvidia").is_dir():
-        return None, {}
+        return None, 0
     if nvml is None:
         try:
             import pynvml
         except ImportError:
-            return None, {}
+            return None, 0
         nvml = pynvml
     try:
         nvml.nvmlInit()
-        numbers = range(nvml.nvmlDeviceGetCount())
-        return nvml, {f"GPU {number}": nvml.nvmlDeviceGetHandleByIndex(number) for number in numbers}
+        return nvml, nvml.nvmlDeviceGetCount()
     except nvml.NVMLError:
-        return None, {}
+        return None, 0
 
 
 def _throttle_files(cpus: Path) -> dict[Sensor, list[Path]]:
     """Return the counters of thermal throttling: those of a processor's cores, and its own."""
     files: dict[Sensor, list[Path]] = {}
-    for number in range(os.cpu_count() or 1):
-        folder = cpus / f"cpu{number}"
+    for folder in cpus.glob("cpu[0-9]*"):  # some may be offline
         first = re.split("[,-]", machine.text(folder / "topology/thread_siblings_list"))[0]
         of_core = folder / "thermal_throttle/core_throttle_count"
-        if first in {str(number), ""} and of_core.exists():
+        if first in {folder.name[3:], ""} and of_core.exists():
             processor = f"processor {machine.text(folder / 'topology/physical_package_id')}"
             files.setdefault(Sensor("throttled", processor, "thermal events of cores"), []).append(of_core)
             of_package = of_core.with_name("package_throttle_count")

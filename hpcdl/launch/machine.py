@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcdl.trace.files import JsonObject
-from hpcdl.trace.link_counters import kind_of
+from hpcdl.trace.link_counters import UNKNOWN_RATES, kind_of
 
 
 def shortage(needed: int, ranks: int, available: int) -> str | None:
@@ -134,7 +134,7 @@ def network(root: Path = ROOT) -> JsonObject | str:
         rate = number(text(card / "speed"))  # -1 or an error if the interface is virtual or down
         cards[card.name] = {
             "driver": _driver(card / "device"),
-            "rate": f"{rate} Mbit/s" if isinstance(rate, int) and rate > 0 else UNKNOWN,
+            "rate": UNKNOWN if rate in {UNKNOWN, -1, *UNKNOWN_RATES} else f"{rate} Mbit/s",
             "state": text(card / "operstate") or UNKNOWN,
         }
     return cards or UNKNOWN

@@ -27,7 +27,7 @@ def locality(root: Path = ROOT, chosen: str = os.environ.get("UCX_NET_DEVICES", 
     """Return the cores by NUMA domain, by NIC that is up and by GPU of a node: lists as in sysfs, such as "0-7".
 
     NICs are the active devices of InfiniBand and RoCE, else the interfaces that are up; ``chosen`` may name some.
-    Left out are domains of memory alone, and a kind of device if the place of one is unknown.
+    Left out are domains of memory alone, and devices of unknown place.
     """
     nodes = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda node: int(node.name[4:]))
     domains = {node.name[4:]: cores for node in nodes if (cores := machine.text(node / "cpulist"))}
@@ -36,7 +36,7 @@ def locality(root: Path = ROOT, chosen: str = os.environ.get("UCX_NET_DEVICES", 
 
     def placed(devices: Mapping[str, Path]) -> dict[str, str]:
         cores = {name: machine.text(device / "local_cpulist") for name, device in devices.items()}
-        return cores if all(set() < core_numbers(near) < whole for near in cores.values()) else {}
+        return {name: near for name, near in cores.items() if set() < core_numbers(near) < whole}
 
     classes, pci = root / "sys/class", root / "sys/bus/pci/devices"
     ports, cards = machine.entries(machine.infiniband(root)), machine.entries(machine.network(root))

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from hpcdl.trace.files import JsonMapping, JsonObject
 
 Growth = dict[str, dict[str, int | None]]
-"""By device and counter; a counter that did not grow is left out, and one that was reset is None."""
+"""By device and counter; one that did not grow is left out; None if its growth is unknown: reset, or saturated."""
 LinkCounters = dict[str, Growth | None]
 """By host; None if the host's counters could not be read at the end."""
 Kind = Literal["traffic", "errors", "congestion"]
@@ -21,6 +21,21 @@ TRAFFIC: Final = {
     *(f"{way}_{unit}" for way in ("rx", "tx") for unit in ("bytes", "packets")),
     *(f"port_{way}_{unit}" for way in ("rcv", "xmit") for unit in ("data", "packets")),
 }
+UNKNOWN_RATES: Final = {0, 0xFFFF, 0xFFFFFFFF}
+"""Rates (Mbit/s) of drivers that know none: -1 in 16 or 32 bits (linux/ethtool.h, SPEED_UNKNOWN)."""
+BITS: Final = {
+    **dict.fromkeys(("local_link_integrity_errors", "excessive_buffer_overrun_errors"), 4),
+    **dict.fromkeys(("link_error_recovery", "link_downed"), 8),
+    **{f"port_{way}_constraint_errors": 8 for way in ("rcv", "xmit")},
+    **dict.fromkeys(("symbol_error", "port_rcv_errors", "port_xmit_discards", "VL15_dropped"), 16),
+    **{f"port_rcv_{error}_errors": 16 for error in ("remote_physical", "switch_relay")},
+    **{f"port_{way}_{unit}": 32 for way in ("rcv", "xmit") for unit in ("data", "packets")},
+    "port_xmit_wait": 32,
+}
+"""Widths of the counters of InfiniBand ports, which stay at their maximum (linux/drivers/infiniband/core/sysfs.c).
+
+Of data and packets, most ports have 64 bits.
+"""
 KINDS: Final[dict[Kind, re.Pattern[str]]] = {
     "congestion": re.compile(
         r"\b(wait|cnp|ecn|mrkd|marked|pauses?|paused|pfc|xoff|xon|stalls?|cong|congestion|slow restart|thres)\b"
@@ -31,8 +46,11 @@ KINDS: Final[dict[Kind, re.Pattern[str]]] = {
         r"|integrity)\b"
     ),
 }
-_QUEUE: Final = re.compile(r"(ch|[rt]xq?)[-_]?(queue_)?\d+[\W_]|\[\d+\]")
-"""Counters of one queue, of which the driver has the sum; priorities and traffic classes are no queues."""
+_QUEUE: Final = re.compile(r"(ch|[rt]xq?)[-_]?(queue_)?\d+[\W_]|\[\d+\]|.*_(lane|fecl)_")
+"""Counters of one queue, of which the driver has the sum, and of a lane's errors, which are corrected.
+
+Priorities and traffic classes are no queues.
+"""
 
 
 @lru_cache(4096)
@@ -48,12 +66,13 @@ def kind_of(counter: str) -> Kind | None:
 
 def growth(before: Mapping[str, Mapping[str, int]], after: Mapping[str, Mapping[str, int]]) -> Growth:
     """Return the growth of the counters of the devices that were there before and after."""
+
+    def of(device: str, name: str, value: int) -> int | None:
+        earlier = before[device].get(name, value)
+        return None if value < earlier or value == 2 ** BITS.get(name, 64) - 1 else value - earlier
+
     return {
-        device: {
-            name: value - earlier if value > earlier else None
-            for name, value in counters.items()
-            if (earlier := before[device].get(name, value)) != value
-        }
+        device: {name: grown for name, value in counters.items() if (grown := of(device, name, value)) != 0}
         for device, counters in after.items()
         if device in before
     }

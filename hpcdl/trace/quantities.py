@@ -396,13 +396,14 @@ class CommonNumbers:
     )
     throttled = text(
         "which node's clocks were slowed down in the case, and why: heat or a power brake, not the usual power "
-        "limit of a GPU; errors of GPU memory and NVLink in the case. Empty: none, or not readable"
+        "limit of a GPU; errors of GPU memory and NVLink in the case, and GPUs that are lost or need a reset. "
+        "Empty: none, or not readable"
     )
     hardware_errors = text()
     energy_joules = number(
         "energy of the nodes, of which devices (`processors`, with memory where it is metered, `GPUs`), in the "
         "whole case, with warm-up and evaluation; by the images of all its steps, by the GB of all its "
-        "repetitions (`message_bytes` each). Empty unless all nodes tell",
+        "repetitions (`message_bytes` each). Empty unless all counters of all nodes moved",
         per_launch=True,
         better="lower",
     )

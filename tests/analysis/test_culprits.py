@@ -92,10 +92,39 @@ def test_slow_neighbours_by_link_measurements_are_one_finding():
     assert {(suspect.kind, suspect.name) for suspect in every} == {("host", "n20"), ("neighbours", "n[03-06]")}
 
 
+def expanded(listed):
+    """Yield the names of a list of hosts by slurm.conf(5): numbers are padded as a range's first, brackets end a name."""
+    for name in re.split(r",(?![^[]*\])", listed):
+        before, bracket, rest = name.partition("[")
+        if not bracket:
+            yield name
+            continue
+        assert name.endswith("]")
+        numbers, _, rest = rest.partition("]")
+        for first, _, last in (part.partition("-") for part in numbers.split(",")):
+            for number in range(int(first), int(last or first) + 1):
+                yield from expanded(f"{before}{number:0{len(first)}d}{rest}")
+
+
 def test_hosts_are_listed_as_slurm_does():
-    hosts = ["n09", "n10", "n07", "n100", "login", "a2.x1", "a1.x1", "n2-ib"]
-    assert suspects.host_list(hosts) == "login,a[1-2].x1,n2-ib,n[07,09-10,100]"
-    assert suspects.switches(["n10.x", "n9.x", "m1"], {"m1": "left"}) == {"left": ["m1"], "n.x": ["n9.x", "n10.x"]}
+    assert [*expanded("a[0-1]n[08-09,7],b")] == ["a0n08", "a0n09", "a0n7", "a1n08", "a1n09", "a1n7", "b"]
+    stated = {
+        "login login1 login2 n09 n10 n07 n100 a2.x1 a1.x1 n2-ib": "login,a1.x1,a2.x1,n2-ib,login[1-2],n[07,09-10,100]",
+        "c08 c09 c010": "c[08-09,010]",
+        "server1 server2 server03": "server[1-2,03]",
+        "n9 n10 n11": "n[9-11]",
+        "n009 n010": "n[009-010]",
+        "rack1-n1 rack1-n02 rack10-n2": "rack1-n[1,02],rack10-n2",
+    }
+    assert {hosts: suspects.host_list(hosts.split()) for hosts in stated} == stated
+    random = np.random.default_rng(1)
+    for _ in range(500):
+        names = {
+            f"{random.choice(['n', 'rack1-n', 'rack10-n', 'login', ''])}{number:0{random.integers(1, 5)}d}"
+            f"{random.choice(['', '', '.x1', '-ib'])}"
+            for number in random.choice([0, 95, 990]) + random.integers(0, 15, random.integers(1, 30))
+        }
+        assert sorted(expanded(suspects.host_list(names))) == sorted(names)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,5 +1,7 @@
 """Rounds without conflict, and slow hosts and links found where they were put."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -68,6 +70,22 @@ def test_a_link_that_was_slow_in_few_repetitions_is_not_named():
     links.repeated[:3, 2, 1] *= [1.02, 5, 5]
     links.repeated[3:, 1:3, 1:3] *= 1.3
     assert links.slow_links() == []
+
+
+@pytest.mark.parametrize(("noise", "least"), [(0.001, 0.85), (0.05, 0.75), (0.1, 0.56)])
+def test_each_host_and_link_slower_than_the_least_slowness_is_named(noise, least):
+    links = measured(np.ones((6, 6)), noise=noise)
+    assert links.least_slowness() == pytest.approx(least, abs=0.05)
+    for host, share in links.shares():
+        slower = links.repeated.copy()
+        for at in (np.s_[:, host], np.s_[:, :, host]):
+            slower[at] *= share.value / (0.96 * links.least_slowness())
+        assert [slow for slow, _ in replace(links, repeated=slower).slow_hosts()] == [host]
+    for one, other, share in links.link_shares():
+        slower = links.repeated.copy()
+        slower[:, [one, other], [other, one]] *= share.value / (0.96 * links.least_slowness())
+        assert [pair[:2] for pair in replace(links, repeated=slower).slow_links()] == [(one, other)]
+    assert replace(links, repeated=links.repeated[:1]).least_slowness() == 0
 
 
 def test_launches_of_a_case_give_one_answer():

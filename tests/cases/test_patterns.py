@@ -84,6 +84,10 @@ def test_a_host_that_is_slow_while_all_send_is_named(hand):
     (line,) = answered(hand, under_load.RANDOM_PAIRS, rows, "random_pairs", case="c", message_bytes=10**6)
     assert line.startswith("While all 6 ranks exchange 1.00 MB, the median pair has 985 MB/s (")
     assert line.endswith(" in each direction; host1 has 62.5 % of it.")
+    hand.parts.clear()
+    equal = [[1.0 for _ in table] for _ in range(6)]
+    (line,) = answered(hand, under_load.RANDOM_PAIRS, equal, "random_pairs", case="c", message_bytes=10**6)
+    assert line.endswith(" in each direction; no host has less than 85.0 % of it.")
 
 
 def test_the_answers_on_incast_message_rate_and_congestor(hand, tmp_path):

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from hpcdl.launch.environment import _git, describe_job, describe_rank, environment_key
-from hpcdl.launch.machine import driver_statistics, held_back_ns, link_counters
+from hpcdl.launch.machine import driver_statistics, held_back_ns, link_counters, network
 
 CPU = "sys/devices/system/cpu"
 CARD = "sys/class/net/eth7"
@@ -88,6 +88,12 @@ def test_reads_the_machine(machine):
     assert found["mpi"] == MPI
     assert found["key"] == environment_key(found)
     json.dumps(found)
+
+
+@pytest.mark.parametrize("speed", ["-1", "0", "65535", "4294967295", ""])
+def test_a_driver_that_knows_no_rate_has_none(machine, put, speed):
+    put(f"{CARD}/speed", f"{speed}\n")
+    assert network(machine)["eth7"]["rate"] == "unknown"
 
 
 def test_reads_counters_of_links(machine, tmp_path):

@@ -19,18 +19,19 @@ RANGE = 262_143_328_850
 
 
 class NVMLError(Exception):
-    pass
+    def __init__(self, value=3):  # not supported
+        self.value = value
 
 
 class Nvml:
-    """``pynvml`` of a node with GPUs; ``refuses``: functions that raise."""
+    """``pynvml`` of a node with GPUs; ``refuses``: functions that raise; ``broken``: codes of errors by GPU."""
 
     NVMLError = NVMLError
 
     def __init__(self, counters=(), reasons=0, clocks=(1980, 2619), gpus=1, refuses=()):
         self.counters, self.reasons, self.clocks, self.gpus = dict(counters), reasons, clocks, gpus
         self.slowed = 7  # ns
-        self.refuses = refuses
+        self.refuses, self.broken = refuses, {}
         self.calls = []
 
     def __getattr__(self, name):
@@ -49,7 +50,9 @@ class Nvml:
         def call(*arguments):
             self.calls.append(name)
             if name in self.refuses:
-                raise NVMLError("Not Supported")
+                raise NVMLError
+            if arguments and arguments[0] in self.broken:
+                raise NVMLError(self.broken[arguments[0]])
             return answers[name](*arguments)
 
         return call
@@ -65,7 +68,7 @@ def clock(monkeypatch):
     now = [0.0]
     clock = types.SimpleNamespace(perf_counter_ns=lambda: round(now[0] * SECOND))
     monkeypatch.setattr(health_module, "time", clock)
-    monkeypatch.setattr(health_module.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(health_module.os, "cpu_count", lambda: 2)  # the others are offline
     monkeypatch.setattr(health_module.os, "sched_getaffinity", lambda _: {2, 5})
     return now
 
@@ -138,6 +141,38 @@ def test_energy_and_errors_of_gpus(node, clock):
     assert (health.megahertz["gpu_mhz"], health.megahertz["gpu_memory_mhz"]) == (1410, 2619)
     nvml.counters = {4: 1}  # began again, and the energy is no longer told
     assert sensors.health(begin)._replace(joules={}) == Health([], [], {}, health.megahertz)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [(15, ["GPU 2 is lost: it has fallen off the bus"]), (16, ["GPU 2 needs a reset"]), (4, [])]
+)
+@pytest.mark.parametrize("since", ["the job began", "the case began"])
+def test_a_broken_gpu_is_an_error_and_hides_no_other(node, clock, code, words, since):
+    """Code 4: no permission."""
+    nvml = Nvml({83: 1000, 4: 2}, gpus=4)
+    nvml.broken = {2: code} if since == "the job began" else {}
+    sensors = Sensors(node, nvml)
+    begin = sensors.read()
+    nvml.counters, nvml.broken, nvml.reasons = {83: 3000, 4: 5}, {2: code}, 0x40
+    health = sensors.health(begin)
+    assert health.errors == sorted([*words, *(f"GPU {gpu} 3 uncorrected ECC errors" for gpu in (0, 1, 3))])
+    assert {gpu for gpu in range(4) if f"GPU {gpu} hardware thermal slowdown at the end" in health.throttled} == {
+        0,
+        1,
+        3,
+    }
+    assert "GPUs" not in health.joules  # of three of four
+
+
+def test_energy_that_stands_still_is_unknown(node, clock, put):
+    nvml = Nvml({83: 1000})
+    sensors = Sensors(node, nvml)
+    begin = sensors.read()
+    clock[0] = 2.0
+    assert sensors.health(begin).joules == {}
+    for zone in ("0", "0:1", "1"):
+        put(f"sys/class/powercap/intel-rapl:{zone}/energy_uj", "3000000")
+    assert sensors.health(begin).joules == {"processors": 6.0}
 
 
 def test_nothing_fails_without_rights_devices_or_library(node, monkeypatch, tmp_path):

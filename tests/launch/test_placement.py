@@ -16,6 +16,7 @@ DELL = {
 """Four sockets, cores in turns, InfiniBand near the second one (hwloc's tests: fakepcilocalities)."""
 NEC = {"NIC": {"class/net/enp96s0f0": "0-7,16-23"}, "domains": ["0-7,16-23", "8-15,24-31"]}
 """Two sockets with hardware threads, Ethernet near the first one (hwloc's tests: 32intel64-2p8co2t+8ve)."""
+NEAR = {"enp96s0f0": "0-7,16-23"}
 POWER = {
     "GPU": {
         f"bus/pci/devices/{bus}": "0-87" if bus < "0007" else "88-175" for bus in ("0004:05:00.0", "0035:04:00.0")
@@ -59,10 +60,10 @@ def test_places_are_those_of_the_kernel(node, tmp_path):
 @pytest.mark.parametrize(
     ("described", "kind", "places"),
     [
-        (NEC, "NIC", {"enp96s0f0": "0-7,16-23"}),
+        (NEC, "NIC", NEAR),
         (POWER, "GPU", {"0004:05:00.0": "0-87", "0035:04:00.0": "88-175"}),
         (VIRTUAL, "NIC", {}),
-        ({**NEC, "NIC": {**NEC["NIC"], "class/net/ens3": "0-31"}}, "NIC", {}),  # one of two is unknown
+        ({**NEC, "NIC": {**NEC["NIC"], "class/net/ens3": "0-31", "class/net/bond0": ""}}, "NIC", NEAR),
     ],
 )
 def test_unknown_places_are_left_out(node, described, kind, places):

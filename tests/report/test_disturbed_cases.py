@@ -1,7 +1,9 @@
 """Disturbed cases: limits, and what reports, JSON and series say about them."""
 
 import json
+import re
 
+import numpy as np
 import pytest
 
 from hpcdl.analysis.over_time.series import series_of
@@ -9,6 +11,8 @@ from hpcdl.fabric.pairs import rounds
 from hpcdl.report.render import render
 from hpcdl.report.run.declaration import badges
 from hpcdl.report.run.findings import findings
+from hpcdl.report.sections.links import LINKS
+from hpcdl.report.sections.nodes import NODES
 
 SECOND = 10**9
 
@@ -126,13 +130,40 @@ def test_undisturbed_launches_of_a_case_decide(hand):
     assert ", ".join(badges(found.records)) == "3 launches, of one case only 2 undisturbed"
 
 
-def all_pairs(hand, counters, **fields):
-    """Four hosts; exchanges of host1 with host2 take 1.5 times as long as the others."""
-    order = [partners for partners in rounds(4, "all_pairs") for _ in range(20)]
-    table = [[1.5 if {rank, partners[rank]} == {1, 2} else 1.0 for partners in order] for rank in range(4)]
+def all_pairs(hand, counters, slow=1.5, noise=0.0, **fields):
+    """Four hosts; exchanges of host1 with host2 take ``slow`` times as long as the others."""
+    drawn = np.exp(noise * np.random.default_rng(1).normal(size=(4, 20, 4)))
+    order = [(repetition, partners) for partners in rounds(4, "all_pairs") for repetition in range(20)]
+    table = [
+        [(slow if {rank, to[rank]} == {1, 2} else 1.0) * drawn[rank, n, to[rank]] for n, to in order]
+        for rank in range(4)
+    ]
     given = {"kind": "pairwise", "pattern": "all_pairs", "warmup_steps": 0, "message_bytes": 65536, **fields}
     hand.case(table, aggregation="fabric", case="pairs", counters=counters, **given)
     return hand.read({"cpu": {"physical_cores": 8}, "ranks": [{"hostname": f"host{rank}"} for rank in range(4)]})
+
+
+@pytest.mark.parametrize(
+    ("noise", "lost", "confirm", "says"),
+    [
+        (0.01, 0, 1, "No host or link is slow: the slowest host, host.*; one below 85.0 % of the others' speed"),
+        (0.35, 0, 1, "No host or link is below [67].* % of the others' speed, and noise hides one above it: "),
+        (1.5, 0, 1, "Not decided: repetitions are few or vary too much; only one below .* would have been named"),
+        (0.01, 5, 2, "Not decided: other load disturbed each case; only one below 85.0 % of the others' speed"),
+    ],
+)
+def test_that_none_is_slow_is_said_with_the_slowness_that_would_be_seen(hand, noise, lost, confirm, says):
+    counters = [rank(), foreign(lost), rank(), rank()]
+    run = all_pairs(hand, counters, slow=1.0, noise=noise, settings={"confirm": confirm})
+    (found,) = findings([run])
+    assert re.match(says, LINKS.answer(found).headline)
+    hand.parts.clear()
+    times = 20 * np.exp(noise * np.random.default_rng(1).normal(size=(4, 20)))
+    node = {"kind": "node", "collective": "triad", "pattern": "alone", "warmup_steps": 0, "case": "node"}
+    hand.case(times, counters=counters, settings={"confirm": confirm}, **node)
+    (found,) = findings([hand.read({"ranks": run.environment["ranks"]})])
+    says = says.replace("host or link", "host's own work").replace("85.0", "90.0").replace("[67]", "[78]")
+    assert re.match(says, NODES.answer(found).headline)
 
 
 def test_a_disturbed_case_accuses_no_link(hand):

@@ -5,6 +5,7 @@ import pytest
 
 from hpcdl.analysis.run.pooling import pool
 from hpcdl.report.render import render
+from hpcdl.report.run.link_counters import grown_beyond, warnings
 
 
 def steps(ms):
@@ -70,6 +71,39 @@ def test_counters_that_grew_are_named_by_host_and_device(hand):
         json.loads(render([hand.read({"link_counters": counters})], "json"))["runs"][0]["link_counters"]
         == counters
     )
+
+
+USED = {"rx_bytes": 10**9, "rx_packets": 700_000}
+STANDBY = {"rx_bytes": 6000, "rx_packets": 40, "rx_dropped": 40}
+
+
+@pytest.mark.parametrize(
+    ("counters", "words"),
+    [
+        ({"n1": {"eth0": {**USED, "rx_dropped": 3}, "eth1": STANDBY, "tcp": {"RetransSegs": 1}}}, ""),
+        ({f"n{n}": {"m/1": {**USED, "rx_discards_phy": 20, "port_xmit_wait": 10**5}} for n in range(3)}, ""),
+        ({"n1": {"m/1": {"port_rcv_data": 10**9, "symbol_error": 1}}}, "errors grew: symbol_error on 1 of 1"),
+        ({"n1": {"m/1": {"port_rcv_data": 10**12, "symbol_error": 1}}}, ""),  # one in 3.2e13 bits
+        ({"n1": {"eth0": USED, "eth1": {"link_down_events_phy": 1}}}, "link_down_events_phy on 1 of 1 host"),
+        ({"n1": {"eth0": {**USED, "rx_dropped": 900}}}, "rx_dropped on 1 of 1 host read, most on n1 eth0 (900)"),
+        ({"n1": {"eth0": USED, "tcp": {"RetransSegs": 100}}}, "RetransSegs on 1 of 1 host read"),
+        ({f"n{n}": {"eth0": {**USED, "rx_dropped": 4 + 40 * (n == 1)}} for n in range(3)}, "most on n1 eth0 (44)"),
+        ({"n1": {"m/1": {**USED, "rx_ecn_mark": 7000}}}, "Link congestion grew: rx_ecn_mark on 1 of 1 host"),
+        (
+            {"n1": {"m/1": {"symbol_error": None}}},
+            "symbol_error of n1 m/1 was reset or is at its maximum: errors may",
+        ),
+    ],
+)
+def test_counters_warn_by_the_packets_of_their_port_or_by_other_hosts(counters, words):
+    lines = [*warnings(counters)]
+    assert [words in line for line in lines] == [True] * bool(words)
+
+
+def test_a_retransmission_is_no_counter_that_grew_more_than_before():
+    before, *now = ({"n1": {"tcp": {"RetransSegs": count}}} for count in (0, 3, 40))
+    assert not grown_beyond([before], now[:1])
+    assert grown_beyond([before], now[1:])
 
 
 def test_cases_without_a_result_are_named(hand):

@@ -5,7 +5,7 @@ import pytest
 from hpcdl.cli import main
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.run.link_counters import host_rate, idle_nics
+from hpcdl.report.run.link_counters import host_rate, idle_nics, section
 from hpcdl.report.run.operations import link_rate
 
 PORT = {"driver": "mlx5_core", "rate": "400 Gb/sec (4X NDR)", "state": "4: ACTIVE"}
@@ -34,7 +34,10 @@ def node(ports=(), cards=(), hosts=2, **environment):
         (node([50], [(49, {**CARD, "driver": "ib_ipoib"})]), 400),  # IPoIB: the same bytes
         (node([0.1], [(50, CARD), (1, OFFICE)]), 100),  # TCP, although InfiniBand is up
         (node([], [(50, CARD), (40, OFFICE)]), 0),
-        (node([], [(50, {**CARD, "rate": "unknown"})]), 0),  # virtio
+        *(
+            (node([], [(50, {**CARD, "rate": rate})]), 0)
+            for rate in ("unknown", "65535 Mbit/s", "4294967295 Mbit/s")
+        ),
         (node([], [(50, CARD), (1, {**CARD, "driver": "cxi_eth"})]), 0),  # bytes of MPI are not counted
         (node([]), 0),
         (node([0, 0], [(0, CARD)]), 0),
@@ -50,6 +53,16 @@ def test_hosts_that_differ_have_no_rate():
     environment["link_counters"]["n1"] = {"mlx5_0/1": {"port_xmit_data": 9}, "mlx5_1/1": {"port_xmit_data": None}}
     assert host_rate(environment) == 0
     assert host_rate(node([50], link_counters={"n0": None})) == 0
+
+
+def test_a_port_whose_counter_was_reset_or_saturated_is_unknown_not_idle():
+    grown = {f"mlx5_{port}/1": {"port_xmit_data": None if port else GB} for port in range(4)}
+    ranks = [{"hostname": host} for host in ("n0", "n1") for _ in range(8)]
+    environment = node([0] * 4, ranks=ranks, link_counters={"n0": grown, "n1": grown})
+    assert not [*idle_nics(environment)]
+    assert host_rate(environment) == 0
+    (table,) = section(environment).tables
+    assert [row[4:] for row in table.rows] == 2 * [("4.00 GB", "-"), *[("-", "-")] * 3]
 
 
 def test_half_of_the_nics_idle():

@@ -22,6 +22,7 @@ NAMES = {
     None: """
         lifespan rx_read_requests active_qps RxUDP multicast_rcv_packets rx_corrected_bits_phy rx_interrupts
         rx0_ecn_mark tx_queue_0_dropped rx-3.dropped txq0_dropped ch2_poll lpe_net_match_overflow_0 peer_ifindex
+        rx_err_lane_0_phy hni_pcs_fecl_errors_3
     """,
 }
 """Of mlx5, bnxt_en, ice and irdma, hns and cxi, as their drivers spell them; queues have their sum beside them."""
@@ -38,6 +39,8 @@ def test_growth_is_of_what_was_there_before_and_after():
     before = {"m/1": {"port_xmit_wait": 5, "symbol_error": 7, "rx_bytes": 1}, "gone": {"rx_bytes": 1}}
     after = {"m/1": {"port_xmit_wait": 9, "symbol_error": 2, "rx_bytes": 1, "new": 4}, "came": {"rx_bytes": 1}}
     assert growth(before, after) == {"m/1": {"port_xmit_wait": 4, "symbol_error": None}}  # None: was reset
+    full = {"m/1": {"link_downed": 255, "symbol_error": 255, "port_rcv_data": 2**32 - 1, "rx_bytes": 2**32 - 1}}
+    assert growth(full, full) == {"m/1": {"link_downed": None, "port_rcv_data": None}}  # they stay there
 
 
 def test_an_older_record_has_the_counters_of_one_host():

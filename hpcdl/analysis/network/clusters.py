@@ -11,7 +11,7 @@ from itertools import combinations, starmap
 from pathlib import Path
 from typing import Final
 
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, group_by_key
 
 TABLE: Final = Path(__file__).parents[2] / "papers" / "pico.csv.gz"
 
@@ -159,10 +159,10 @@ def scatter() -> dict[str, dict[str, list[float]]]:
     Two jobs have the same nodes in number, algorithm and size; of one job PICO's own code is compared with the
     library's of the same messages.
     """
-    alike: dict[object, list[Measurement]] = {}
-    for each in comparable():
-        key = (each.machine, each.nodes, each.collective, each.scheme, each.message_bytes)
-        alike.setdefault(key, []).append(each)
+    alike = group_by_key(
+        ((each.machine, each.nodes, each.collective, each.scheme, each.message_bytes), each)
+        for each in comparable()
+    )
     kinds: dict[str, dict[str, list[float]]] = {"two jobs": {}, "own code and library": {}}
     for first, other in (pair for some in alike.values() for pair in combinations(some, 2)):
         kind = "two jobs" if first.job != other.job else "own code and library"

@@ -2,8 +2,9 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -70,10 +71,15 @@ class Links(HostTimes):
         size = float(self.record.message_bytes or 0)
         return size / self.seconds
 
-    @property
+    @cached_property
     def speed(self) -> Matrix:
         """(hosts, hosts): exchanges per second between ranks of two hosts, their median; NaN within a host."""
         return self._between_hosts(self.seconds)
+
+    @cached_property
+    def _speeds(self) -> list[Matrix]:
+        """Speed in each repetition."""
+        return [self._between_hosts(samples) for samples in self.repeated]
 
     def _between_hosts(self, seconds: Matrix) -> Matrix:
         matrix = np.full((len(self.names), len(self.names)), np.nan)
@@ -92,7 +98,7 @@ class Links(HostTimes):
         """
         if len(self.names) < HOSTS:
             return []
-        samples = np.array([_shares(self._between_hosts(samples)) for samples in self.repeated])
+        samples = np.array([*map(_shares, self._speeds)])
         intervals = [
             (host, share_interval(share, samples[:, host], len(self.names)))
             for host, share in enumerate(_shares(self.speed).tolist())
@@ -137,26 +143,49 @@ class Links(HostTimes):
         pairs = [divmod(int(place), len(seconds)) for place in (np.nanargmin(seconds), np.nanargmax(seconds))]
         return [(min(pair), max(pair), float(seconds[pair])) for pair in pairs]
 
-    def slow_links(self) -> list[tuple[int, int, float]]:
-        """Pairs of hosts that are slow although neither host is, with their share of the median link.
+    def link_shares(self) -> list[tuple[int, int, Interval]]:
+        """Return pairs of hosts, and the speed of each link as a share of the median link's.
 
-        The interval over repetitions, 95 % for all links together, excludes 1. The slowest first; none of
-        fewer than three hosts.
+        The interval over repetitions is 95 % for all links together; none of fewer than three hosts.
         """
         if len(self.names) < HOSTS:
             return []
-        slow = {host for host, _ in self.slow_hosts()}
+        shares, *repeated = (speed / np.nanmedian(speed) for speed in (self.speed, *self._speeds))
         pairs = list(itertools.combinations(range(len(self.names)), 2))
-        every = [self.speed, *(self._between_hosts(samples) for samples in self.repeated)]
-        shares, *repeated = (speed / np.nanmedian(speed) for speed in every)
-        links = [
-            (i, j, float(shares[i, j]))
+        return [
+            (i, j, share_interval(float(shares[i, j]), [share[i, j] for share in repeated], len(pairs)))
             for i, j in pairs
-            if not {i, j} & slow
-            and shares[i, j] < CONSPICUOUS
-            and share_interval(shares[i, j], [share[i, j] for share in repeated], len(pairs)).high < 1
+            if np.isfinite(shares[i, j])
+        ]
+
+    def slow_links(self) -> list[tuple[int, int, float]]:
+        """Return slow pairs of hosts of which neither host is slow, slowest first, and their shares.
+
+        The interval of the share excludes 1.
+        """
+        slow = {host for host, _ in self.slow_hosts()}
+        links = [
+            (i, j, share.value)
+            for i, j, share in self.link_shares()
+            if not {i, j} & slow and share.value < CONSPICUOUS and share.high < 1
         ]
         return sorted(links, key=lambda pair: pair[2])
+
+    def least_slowness(self) -> float:
+        """Return the share of the usual speed below which each host and link would have been named; 0: no share.
+
+        The noise of a host or link that is slower, and the usual speed, are taken to be the same.
+        """
+        speed, hosts = self.speed, self.shares()
+        shares = [*(share for _, share in hosts), *(share for *_, share in self.link_shares())]
+        fastest = [AS_FAST * share.value * _others(speed, host) / np.nanmax(speed[host]) for host, share in hosts]
+        return float(min([least_share(shares, CONSPICUOUS), *fastest]))
+
+
+def least_share(shares: Iterable[Interval], named: float) -> float:
+    """Return the share below which each would exclude 1 in spite of its noise, at most ``named``; 0: no share."""
+    limits = [share.value / share.high for share in shares]
+    return float(min([named, *np.nan_to_num(limits)])) if limits else 0.0
 
 
 def host_slowness(seconds: Matrix) -> Vector:

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from hpcdl.analysis.network.links import HOSTS, HostTimes, Links, departures
+from hpcdl.analysis.network.links import HOSTS, HostTimes, Links, departures, least_share
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.differences import Matrix, Vector
@@ -64,19 +64,32 @@ def slow_hosts(cases: Sequence[Nodes]) -> dict[str, tuple[Interval, list[Nodes]]
     arithmetic not).
     """
     slow: dict[str, tuple[Interval, list[Nodes]]] = {}
-    compared = [(nodes, shares) for nodes in cases if (shares := nodes.shares())]
-    for name in dict.fromkeys(name for nodes, _ in compared for name in nodes.names):
-        own = [(nodes, nodes.names.index(name), shares) for nodes, shares in compared if name in nodes.names]
-        share = math.exp(float(np.mean([math.log(shares[host].value) for _, host, shares in own])))
-        samples = np.concatenate([nodes.samples[:, host] for nodes, host, _ in own])
-        pooled = share_interval(share, samples, max(len(nodes.names) for nodes, _, _ in own))
-        low = [(shares[host], nodes) for nodes, host, shares in own if shares[host].value < SLOW]
+    for name, (pooled, of_host) in _pooled(cases).items():
+        low = [(share, nodes) for share, nodes in of_host if share.value < SLOW]
         alone = [(share, nodes) for share, nodes in low if share.value < SLOW_IN_ONE and share.high < 1]
         if pooled.value < SLOW and pooled.high < 1 and low:
             slow[name] = pooled, [nodes for _, nodes in low]
         elif alone:
             slow[name] = min(share for share, _ in alone), [nodes for _, nodes in alone]
     return dict(sorted(slow.items(), key=lambda item: item[1][0].value))
+
+
+def _pooled(cases: Sequence[Nodes]) -> dict[str, tuple[Interval, list[tuple[Interval, Nodes]]]]:
+    """Return by host its speed over all cases, and in each case."""
+    shares = [
+        (name, share, nodes) for nodes in cases for name, share in zip(nodes.names, nodes.shares(), strict=False)
+    ]
+    pooled = {}
+    for name, of_host in group_by_key((name, (share, nodes)) for name, share, nodes in shares).items():
+        mean = math.exp(float(np.mean([math.log(share.value) for share, _ in of_host])))
+        samples = np.concatenate([nodes.samples[:, nodes.names.index(name)] for _, nodes in of_host])
+        pooled[name] = share_interval(mean, samples, max(len(nodes.names) for _, nodes in of_host)), of_host
+    return pooled
+
+
+def least_slowness(cases: Sequence[Nodes]) -> float:
+    """Return the share of the others' speed below which each host would have been named; 0: no share."""
+    return least_share((share for share, _ in _pooled(cases).values()), SLOW)
 
 
 def _shares(seconds: Vector) -> Vector:
@@ -116,10 +129,15 @@ def over_launches(launches: Sequence[Compared]) -> list[Compared]:
     cases = group_by_key((_identity(launch), launch) for launch in launches)
     combined = []
     for of_case in cases.values():
-        counted = [launch for launch in of_case if not launch.disturbed] or of_case
+        counted = undisturbed(of_case)
         medians = np.stack([launch.seconds for launch in counted])
         combined.append(counted[0] if len(counted) == 1 else replace(counted[0], repeated=medians))
     return combined
+
+
+def undisturbed(cases: Sequence[Compared]) -> Sequence[Compared]:
+    """Return the undisturbed cases or launches; all if all are disturbed."""
+    return [case for case in cases if not case.disturbed] or cases
 
 
 def _identity(times: HostTimes) -> Key:

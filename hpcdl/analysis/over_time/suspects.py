@@ -88,15 +88,22 @@ def _parts(host: str) -> tuple[str, str, str]:
 
 
 def host_list(hosts: Iterable[str]) -> str:
-    """Return names of hosts as Slurm lists them: n[01-04,07],login."""
-    ordered = sorted(map(_parts, hosts), key=lambda parts: int(parts[1] or 0))
-    numbers = group_by_key(((before, rest), number) for before, number, rest in ordered)
-    names = []
-    for (before, rest), mine in numbers.items():
-        following = itertools.groupby(enumerate(mine), lambda item: int(item[1] or 0) - item[0])
-        ranges = [[number for _, number in part] for _, part in following]
-        text = ",".join("-".join(dict.fromkeys((part[0], part[-1]))) for part in ranges)
-        names.append(f"{before}[{text}]{rest}" if len(mine) > 1 else f"{before}{text}{rest}")
+    """Return names of hosts as Slurm lists them: n[01-04,07],login.
+
+    Slurm pads the numbers of a range to the width of its first one, and allows no text behind brackets.
+    """
+    names, ranges = list[str](), dict[str, list[tuple[str, str]]]()
+    for before, number, rest in sorted(map(_parts, {*hosts}), key=lambda parts: (len(parts[1]), parts[1], parts)):
+        if rest or not number:
+            names.append(f"{before}{number}{rest}")
+            continue
+        of_prefix = ranges.setdefault(before, [])
+        first, last = of_prefix.pop() if of_prefix else (number, number)
+        follows = number == f"{int(last) + 1:0{len(first)}}"
+        of_prefix += [(first, number)] if follows or first == number else [(first, last), (number, number)]
+    for before, of_prefix in ranges.items():
+        text = ",".join("-".join(dict.fromkeys(ends)) for ends in of_prefix)
+        names.append(f"{before}{text}" if text.isdecimal() else f"{before}[{text}]")
     return ",".join(names)
 
 

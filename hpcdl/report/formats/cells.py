@@ -75,12 +75,12 @@ def seconds(value: Number) -> str:
 
 def percent(part: Number, whole: Number = 1) -> str:
     """A share: 0.2 %, 12.3 %; a dash when either is unknown."""
-    return NONE if part is None or math.isnan(part) or not whole else f"{100 * part / whole:.1f} %"
+    return NONE if part is None or not whole or math.isnan(part / whole) else f"{100 * part / whole:.1f} %"
 
 
 def volume(value: Number) -> str:
     """A number of bytes: 64 KiB when it is a whole number of them, 1.23 MB when not."""
-    if value is None:
+    if value is None or math.isnan(value):
         return NONE
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value >= scale and value % scale == 0 and (value < 1024 * scale or unit == "GiB"):

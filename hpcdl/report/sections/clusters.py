@@ -80,10 +80,10 @@ def cells(findings: Findings) -> list[Cell]:
     """Return the simulated collectives that have measured ones; none unless the suite asks."""
     if "clusters" not in findings.answered_by:
         return []
-    known: dict[object, list[Measurement]] = {}
-    for each in comparable():
-        what = (each.machine, each.ranks, each.collective, each.scheme, each.message_bytes)
-        known.setdefault(what, []).append(each)
+    known: dict[object, list[Measurement]] = group_by_key(
+        ((each.machine, each.ranks, each.collective, each.scheme, each.message_bytes), each)
+        for each in comparable()
+    )
     made = []
     for record in findings.records:
         machine = PRESETS.get(str(record.network), record.network)
@@ -94,10 +94,10 @@ def cells(findings: Findings) -> list[Cell]:
 
 def groups(found: Iterable[Cell]) -> list[Group]:
     """Return the cells by machine, collective, and whether they are held out."""
-    by: dict[tuple[str, str, str], list[Cell]] = {}
-    for cell in found:
-        which = "held out" if cell.held_out else "fitted"
-        by.setdefault((which, cell.measured.machine, cell.measured.collective), []).append(cell)
+    which = {True: "held out", False: "fitted"}
+    by = group_by_key(
+        ((which[cell.held_out], cell.measured.machine, cell.measured.collective), cell) for cell in found
+    )
     return [Group(machine, name, which, by[which, machine, name]) for which, machine, name in sorted(by)][::-1]
 
 

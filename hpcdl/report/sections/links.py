@@ -4,7 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.network.links import Links
+from hpcdl.analysis.network.links import CONSPICUOUS, Links
+from hpcdl.analysis.network.nodes import undisturbed
 from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.report.formats.cells import NONE, bounded, percent, plural, rate, seconds, spread, volume
@@ -152,7 +153,10 @@ def answer(findings: Findings) -> Answer | None:
     clear = [links for links in findings.links if not _obstacle(links, findings.usable_cores)]
     basis = [record for record in findings.records if record.kind == "pairwise"]
     hosts = group_by_key((links.names[host], share) for links in clear for host, share in links.slow_hosts())
-    lines = nodes.sentences(findings, hosts if clear else None)
+    cases = undisturbed([links for links in clear if links.shares()])
+    least = min((links.least_slowness() for links in cases), default=0.0)
+    can_clear = least >= nodes.DECISIVE and not cases[0].disturbed
+    lines = nodes.sentences(findings, hosts if can_clear else None)
     lines += [
         f"The link of {name} runs at {_speed(*shares)}."
         for name, shares in sorted(hosts.items(), key=lambda item: item[1][0].value)
@@ -172,11 +176,11 @@ def answer(findings: Findings) -> Answer | None:
     if not clear:
         reason = " and ".join(dict.fromkeys(_obstacle(links, findings.usable_cores) for links in findings.links))
         return Answer(f"Not decided: no host can be named as slow, because {reason}.", basis=basis)
-    slowest = [(share, links.names[host]) for links in clear for host, share in links.shares()[:1]]
-    if not slowest:
+    if not cases:
         return Answer("Not decided: a slow host can be named only among at least three hosts.", basis=basis)
-    share, name = min(slowest)
-    return Answer(f"No host or link is slow: the slowest host, {name}, runs at {_speed(share)}.", basis=basis)
+    share, name = min((share, links.names[host]) for links in cases for host, share in links.shares()[:1])
+    slowest = f"the slowest host, {name}, runs at {_speed(share)}"
+    return Answer(nodes.none_slow("host or link", cases, least, least == CONSPICUOUS, slowest), basis=basis)
 
 
 def _speed(first: Interval, *others: Interval) -> str:

@@ -1,9 +1,10 @@
 """Nodes: rate of each host's own work, and the slow hosts."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from hpcdl.analysis.network.nodes import Nodes, slow_hosts
+from hpcdl.analysis.network.links import HostTimes
+from hpcdl.analysis.network.nodes import SLOW, Nodes, least_slowness, slow_hosts, undisturbed
 from hpcdl.report.formats.cells import bounded, digits, listed, percent, rate
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
@@ -19,6 +20,10 @@ NOTE: Final = (
     "works is below 90 %, or below 75 % in one of them, and the 95 % interval for all hosts excludes 100 %. "
     "Together: hosts work at the same time, which names none if emulated hosts share cores."
 )
+
+
+DECISIVE: Final = 0.5
+"""Share of the others' speed: if slower hosts may not be named, an answer does not say that none is slow."""
 
 
 def work_name(nodes: Nodes) -> str:
@@ -104,19 +109,33 @@ def answer(findings: Findings) -> Answer | None:
     if lines := sentences(findings):
         remedies = draining.sentences(named(findings), findings.run.environment)
         return Answer(lines[0], [*lines[1:], *remedies], basis)
-    shares = [
-        (share, name, nodes)
-        for nodes in counted(findings)
-        for name, share in zip(nodes.names, nodes.shares(), strict=False)
-    ]
+    cases = undisturbed(counted(findings))
+    shares = [(*entry, nodes) for nodes in cases for entry in zip(nodes.shares(), nodes.names, strict=False)]
     if not shares:
         reason = "at least three hosts are needed, with cores of their own and no other processes"
         return Answer(f"Not decided: no host can be named as slow, because {reason}.", basis=basis)
     share, host, nodes = min(shares, key=lambda entry: entry[0].value)
-    line = (
-        f"No host computes slowly: the slowest, {host}, has {bounded(*share, percent)} of the other hosts' speed"
+    slowest = f"the slowest host, {host}, has {bounded(*share, percent)} of the other hosts' speed"
+    least = least_slowness(cases)
+    return Answer(
+        none_slow("host's own work", cases, least, least == SLOW, f"{slowest} ({work_name(nodes)})"), basis=basis
     )
-    return Answer(f"{line} ({work_name(nodes)}).", basis=basis)
+
+
+def none_slow(what: str, cases: Sequence[HostTimes], least: float, is_exact: bool, slowest: str) -> str:
+    """Return that none is slow, with the slowness that would have been seen, or why this is not decided.
+
+    ``least``: share of the others' speed below which each would have been named, ``is_exact`` as without noise.
+    """
+    share = f"{percent(least)} of the others' speed"
+    only = f"only one below {share}" if least else "none"
+    if cases[0].disturbed:
+        return f"Not decided: other load disturbed each case; {only} would have been named."
+    if least < DECISIVE:
+        return f"Not decided: repetitions are few or vary too much; {only} would have been named."
+    if is_exact:
+        return f"No {what} is slow: {slowest}; one below {share} would have been named."
+    return f"No {what} is below {share}, and noise hides one above it: {slowest}."
 
 
 NODES: Final = Declaration(9, page, answer=answer)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.network.links import CONSPICUOUS, HOSTS
+from hpcdl.analysis.network.links import CONSPICUOUS, HOSTS, least_share
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval, share_interval
@@ -67,26 +67,32 @@ def pair_rate(case: Measured) -> Interval:
     return case.over_launches(lambda launch: _size(case) / float(np.nanmedian(_by_matching(launch))))
 
 
-def slow_under_load(case: Measured) -> list[tuple[str, Interval]]:
-    """Return the hosts whose exchanges have less than 85 % of the others' rate while all ranks exchange."""
+def shares_under_load(case: Measured) -> list[tuple[str, Interval]]:
+    """Return the hosts' shares of the others' rate while all ranks exchange, slowest first; none of two hosts."""
     tables = [_by_matching(launch) for launch in case.launches]
     shares = np.concatenate([np.nanmedian(times, axis=1)[:, None] / times for times in tables])
     names = list(dict.fromkeys(case.hosts))
-    slow = []
+    hosts = []
     for name in names if len(names) >= HOSTS else ():
         own = shares[:, [rank for rank, host in enumerate(case.hosts) if host == name]]
-        share = share_interval(float(np.nanmedian(own)), np.nanmedian(own, axis=1), len(names))
-        if share.value < CONSPICUOUS and share.high < 1:
-            slow.append((name, share))
-    return sorted(slow, key=lambda pair: pair[1].value)
+        hosts.append((name, share_interval(float(np.nanmedian(own)), np.nanmedian(own, axis=1), len(names))))
+    return sorted(hosts, key=lambda pair: pair[1].value)
+
+
+def slow_under_load(case: Measured) -> list[tuple[str, Interval]]:
+    """Return the hosts whose exchanges have less than 85 % of the others' rate while all ranks exchange."""
+    return [pair for pair in shares_under_load(case) if pair[1].value < CONSPICUOUS and pair[1].high < 1]
 
 
 def random_pairs_answer(case: Measured) -> str:
     """Return the rate of the median exchange, and the hosts that are slow while all send."""
     shown = bounded(*pair_rate(case), rate)
     what = f"While all {plural(case.record.ranks, 'rank')} exchange {volume(_size(case))}"
-    slow = [f"{name} has {percent(share.value)} of it" for name, share in slow_under_load(case)]
-    others = " and ".join(slow) or "no host is slower than the others"
+    least = least_share((share for _, share in shares_under_load(case)), CONSPICUOUS)
+    none = f"no host has less than {percent(least)} of it" if least else "no slow host could be named"
+    others = (
+        " and ".join(f"{name} has {percent(share.value)} of it" for name, share in slow_under_load(case)) or none
+    )
     return f"{what}, the median pair has {shown} in each direction; {others}."
 
 
