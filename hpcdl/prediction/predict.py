@@ -23,7 +23,7 @@ from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.exit_codes import UsageError, refused
-from hpcdl.fabric.network import MACHINES, NETWORKS
+from hpcdl.fabric.network import MACHINES, NETWORKS, Network
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
 from hpcdl.prediction.network_file import NetworkEstimate, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
@@ -107,7 +107,7 @@ def predict(
     Raises UsageError, one line.
     """
     cases = _source(what, globs)
-    estimate, fitted_to = _network(network)
+    estimate, fitted_to = network_named(network)
     if ranks_per_host is not None:
         if estimate.network.is_one_host:
             name = estimate.network.name
@@ -229,7 +229,7 @@ def _read(path: Path) -> tuple[Run, list[Record]]:
         raise UsageError(f"{run.path}: {error}") from None
 
 
-def _network(name: str) -> tuple[NetworkEstimate, Source]:
+def network_named(name: str) -> tuple[NetworkEstimate, Source]:
     """Return the network, and the run to which it is fitted now. Raises UsageError."""
     if name in NETWORKS:
         shipped = MACHINES / f"{name}.toml"
@@ -248,11 +248,10 @@ def _network(name: str) -> tuple[NetworkEstimate, Source]:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
 
 
-def expected(network: str, measured: Sequence[Record]) -> dict[int, float]:
-    """Return times (s) of measured operations on a network by its name or file, by id of the record."""
-    estimate, _ = _network(network)
-    chosen = cheapest(_programs(measured), MAX_REPORT_MESSAGES)
-    return {id(program.record): program.predicted(estimate.network) for program in chosen}
+def expect(network: Network, measured: Sequence[Record]) -> None:
+    """Set the times of measured operations that are expected on a network."""
+    for program in cheapest(_programs(measured), MAX_REPORT_MESSAGES):
+        program.record.expected_seconds = program.predicted(network)
 
 
 def _programs(records: Sequence[Record]) -> list[MeasuredProgram]:

@@ -102,6 +102,21 @@ def test_history_and_claims_name_copies(tmp_path, capsys):
     assert "launch-2 is a copy of" in capsys.readouterr().err
 
 
+def test_many_copies_have_one_line_with_their_number_and_the_first(tmp_path, capsys):
+    (tmp_path / "archive").mkdir()
+    run = night(tmp_path / "archive" / "a")
+    for number in (1, 2, 3):
+        shutil.copytree(run, tmp_path / "archive" / f"b{number}")
+        shutil.copytree(run, tmp_path / "runs" / "overlap" / f"launch-{number}")
+    main(["history", str(tmp_path / "archive")])
+    first = f"{tmp_path / 'archive' / 'b1'} is a copy of {run}"
+    line = f"3 runs repeat cases of others, which are left out; the first: {first}; skipped"
+    assert [text for text in capsys.readouterr().err.splitlines() if "cop" in text] == [f"hpcdl: warning: {line}"]
+    main(["claims", str(tmp_path / "runs")])
+    told = [text for text in capsys.readouterr().err.splitlines() if "copy" in text]
+    assert len(told) == 1 and ": 2 runs repeat cases" in told[0] and "launch-2 is a copy of" in told[0]
+
+
 def test_runs_that_differ_in_one_time_are_two(tmp_path):
     run = night(tmp_path / "run")
     other = shutil.copytree(run, tmp_path / "other")

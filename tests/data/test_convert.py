@@ -214,7 +214,7 @@ def test_without_pillow_the_extra_is_named(source, tmp_path):
         [sys.executable, "-c", code, source, tmp_path / "images.h5"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr == "hpcdl.data.convert: Pillow is needed to read images: pip install 'hpcdl[images]'\n"
+    assert done.stderr == "hpcdl.data.convert: Pillow is not installed: pip install 'hpcdl[images]'\n"
 
 
 @pytest.fixture
