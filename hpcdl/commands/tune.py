@@ -38,6 +38,13 @@ BUCKETS: Final = ", ".join(
 """Strategies that are tried in replays, besides the default."""
 DEFAULTS: Final = {"collective": ("native", ""), "replay": ("synchronous", "")}
 
+OF_COLLECTIVE: Final = {
+    "least": "smallest size",
+    "most": "largest size",
+    **{name: name for name in ("factor", "aggregation", "ranks", "repetitions", "warmup", "dtype")},
+}
+"""Options of a collective, and what they state, which a suite states itself."""
+
 Plan = dict[str, tuple[Mapping[str, str], list[str]]]
 """By algorithm of the library, ``allreduce ring``, "" if it chooses: variables that force it, names of cases."""
 Tried = dict[tuple[str, str], dict[int, "Launch"]]
@@ -95,6 +102,12 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
         options.aggregation = ",".join(dict.fromkeys(["native", *options.aggregation.split(",")]))
         chosen = suite.parse(suite_text(options, "tune"), "tune")
     else:
+        parser = Arguments()
+        arguments(parser)
+        if ignored := [
+            word for key, word in OF_COLLECTIVE.items() if getattr(options, key) != parser.get_default(key)
+        ]:
+            raise UsageError(f"{name}: a suite has its own {ignored[0]}; only a collective takes the option")
         options.suite = Path(name)
         chosen = suite.load(options.suite)
         if any(case.kind == "replay" for case in chosen.cases):

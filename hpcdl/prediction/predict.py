@@ -134,6 +134,8 @@ def predict(
     prediction = replace(prediction, left_out=[*dict.fromkeys(left_out)], disturbed=disturbed)
     if not (prediction.rows or prediction.steps or prediction.meshes):
         raise UsageError(": ".join([f"{what}", wanted, *left_out[:1]]))
+    if jitter is not None and not prediction.steps:
+        raise UsageError("--jitter: changes training steps, and none is predicted")
     return prediction
 
 
@@ -156,7 +158,10 @@ def _operations(
     rows, left_out = list[Record](), list[str]()
     for cases in programs.values():
         first = next(iter(cases.values()))
-        for p in ranks if ranks and first.kind == "collective" else sorted(cases):
+        given = ranks if first.kind == "collective" else []
+        if ranks and not given:
+            left_out.append(f"{first.case} on other ranks: --ranks is for collectives and training steps")
+        for p in given or sorted(cases):
             try:
                 row = _predicted(cases.get(p), first, p, estimate)
             except ValueError as error:

@@ -36,6 +36,8 @@ TABLE = {
         ("s.toml --set case.aggregation=rign", "s.toml: [[case]] 1: aggregation: unknown 'rign'; did you mean"),
         ("s.toml --set suite.answer=scalin", "[suite]: answer: unknown 'scalin'; did you mean 'scaling'?"),
         ("s.toml --launches 0 -o x", "must be from 1 to 1000"),
+        ("s.toml --launches 0 --dry-run", "must be from 1 to 1000"),
+        ("s.toml --mix-environments --dry-run", "--mix-environments: only with --resume"),
         ("s.toml --case-timeout 0", "--case-timeout 0: must be at least 1, in seconds"),
         ("''", "hpcdl run: SUITE: the name is empty"),
         ("s.toml -o ''", "hpcdl run: -o: the name is empty"),
@@ -60,6 +62,8 @@ TABLE = {
         ("allreduc", "allreduc: no such suite file"),
         ("allreduce --launches 2", "--launches from 3 on"),
         ("s.toml", "needs collectives or replays"),
+        ("s.toml -b 16", "s.toml: a suite has its own smallest size; only a collective takes the option"),
+        ("s.toml -a ring", "s.toml: a suite has its own aggregation"),
     ],
     "list": [
         ("agregation", "hpcdl list: SUBJECT: unknown 'agregation'; did you mean 'aggregation'?"),
@@ -93,7 +97,12 @@ TABLE = {
     "predict": [
         ("s.toml --netwrok=gemini", "hpcdl predict: --netwrok: unknown option; did you mean '--network'?"),
         ("s.toml --network gemini --save ''", "hpcdl predict: --save: the name is empty"),
+        (
+            "quickstart --network gemini --case *googlenet*p2* --parallelism --jitter .1",
+            "--jitter: changes training st",
+        ),
     ],
+    "layers": [("s.toml --shape 3x3", "s.toml: --shape is for networks of hpcdl list models")],
     "sbatch": [
         (
             "s.toml --nodes 2 --set suite.answer=scalin",
