@@ -90,16 +90,12 @@ def test_a_run_counts_once_in_each_form(tmp_path, capsys, form):
     assert "the run is given more than once" in capsys.readouterr().err
 
 
-def test_history_and_claims_name_copies(tmp_path, capsys):
+def test_history_names_the_cases_of_a_copy(tmp_path, capsys):
     (tmp_path / "archive" / "launches").mkdir(parents=True)
     run = night(tmp_path / "archive" / "a")
     resumed(run, tmp_path / "archive" / "b")
     main(["history", str(tmp_path / "archive")])
     assert f"b is a copy of {run}: 2 of its 4 cases, and are left out; skipped" in capsys.readouterr().err
-    for number in (1, 2):
-        shutil.copytree(run, tmp_path / "runs" / "overlap" / f"launch-{number}")
-    main(["claims", str(tmp_path / "runs")])
-    assert "launch-2 is a copy of" in capsys.readouterr().err
 
 
 def test_many_copies_have_one_line_with_their_number_and_the_first(tmp_path, capsys):
