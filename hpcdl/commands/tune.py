@@ -38,12 +38,14 @@ BUCKETS: Final = ", ".join(
 """Strategies that are tried in replays, besides the default."""
 DEFAULTS: Final = {"collective": ("native", ""), "replay": ("synchronous", "")}
 
-OF_COLLECTIVE: Final = {
-    "least": "smallest size",
-    "most": "largest size",
-    **{name: name for name in ("factor", "aggregation", "ranks", "repetitions", "warmup", "dtype")},
-}
-"""Options of a collective, and what they state, which a suite states itself."""
+OF_COLLECTIVE: Final = dict(
+    zip(
+        ("least", "most", "factor", "aggregation", "ranks", "repetitions", "warmup", "dtype"),
+        "befanrwd",
+        strict=True,
+    )
+)
+"""Letters of the options that a suite states itself."""
 
 Plan = dict[str, tuple[Mapping[str, str], list[str]]]
 """By algorithm of the library, ``allreduce ring``, "" if it chooses: variables that force it, names of cases."""
@@ -105,9 +107,9 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
         parser = Arguments()
         arguments(parser)
         if ignored := [
-            word for key, word in OF_COLLECTIVE.items() if getattr(options, key) != parser.get_default(key)
+            flag for key, flag in OF_COLLECTIVE.items() if getattr(options, key) != parser.get_default(key)
         ]:
-            raise UsageError(f"{name}: a suite has its own {ignored[0]}; only a collective takes the option")
+            raise UsageError(f"-{ignored[0]}: is for a collective; the suite {name} has its own")
         options.suite = Path(name)
         chosen = suite.load(options.suite)
         if any(case.kind == "replay" for case in chosen.cases):

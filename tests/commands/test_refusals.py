@@ -62,8 +62,8 @@ TABLE = {
         ("allreduc", "allreduc: no such suite file"),
         ("allreduce --launches 2", "--launches from 3 on"),
         ("s.toml", "needs collectives or replays"),
-        ("s.toml -b 16", "s.toml: a suite has its own smallest size; only a collective takes the option"),
-        ("s.toml -a ring", "s.toml: a suite has its own aggregation"),
+        ("s.toml -b 16", "-b: is for a collective; the suite s.toml has its own"),
+        ("s.toml -a ring", "-a: is for a collective; the suite s.toml has its own"),
     ],
     "list": [
         ("agregation", "hpcdl list: SUBJECT: unknown 'agregation'; did you mean 'aggregation'?"),

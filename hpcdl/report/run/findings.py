@@ -35,11 +35,6 @@ class Reference:
 
 
 NOTHING_STATED: Final = Reference()
-UNUSED: Final = {
-    "--network": "no case is a measured collective or exchange whose algorithm is known",
-    "--link": "no case is a measured collective or exchange between hosts",
-}
-"""Reason why an option has no effect."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +86,14 @@ class Findings:
     @cached_property
     def warnings(self) -> list[str]:
         """Doubts about the numbers, worst first."""
-        stated = {
-            "--network": self.reference.network and Record.expected_seconds,
-            "--link": self.reference.link and Record.link_bytes_per_second,
-        }
+        options = (
+            ("--network", self.reference.network, Record.expected_seconds, "whose algorithm is known"),
+            ("--link", self.reference.link, Record.link_bytes_per_second, "between hosts"),
+        )
         unused = [
-            f"{option} is not used: {UNUSED[option]}."
-            for option, quantity in stated.items()
-            if quantity and not any(map(quantity.of, self.records))
+            f"{option} is not used: no case is a measured collective or exchange {which}."
+            for option, stated, quantity, which in options
+            if stated and not any(map(quantity.of, self.records))
         ]
         return [*warnings(self.run, self.records), *unused]
 

@@ -259,9 +259,11 @@ def _of_lowest(column: Column[Record]) -> Column[Comparable]:
 
 def _expected(point: Comparable) -> str:
     """Return the share of the fastest scheme that has one, which the library has not, and name another one."""
-    first, *_ = order = ranked(point.peers) or [Record()]
-    known = next((record for record in order if record.expected_seconds), first)
-    return OF_EXPECTED.cell(known) + (f" ({scheme_name(known)})" if known is not first else "")
+    first = ranked(point.peers)[:1]
+    for record in (*ranked(point.peers), *point.peers):  # all may be disturbed
+        if record.expected_seconds:
+            return OF_EXPECTED.cell(record) + ("" if record in first else f" ({scheme_name(record)})")
+    return NONE
 
 
 def _standing(point: Comparable) -> str:
