@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcdl import __version__
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, USAGE, UsageError
+from hpcdl.extras import missing
 from hpcdl.launch import process
 from hpcdl.launch.process import is_first
 
@@ -43,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _options(list(sys.argv[1:] if arguments is None else arguments))
         code = _execute(options)
         sys.stdout.flush()
+    except ImportError as error:
+        if not (line := missing(error.name)):
+            raise
+        print(f"hpcdl: {line}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         more = "; finished cases are kept, continue with --resume" if hasattr(options, "resume") else ""
         print(f"hpcdl: interrupted{more}", file=sys.stderr)

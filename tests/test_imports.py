@@ -36,9 +36,10 @@ ONLY_IN = {
 
 ARRAYS = ("fabric.comm.Array", "fabric.comm.Device", "compiled")
 MAY_IMPORT = {
-    "fabric": ("fabric",),
+    "fabric": ("fabric", "extras"),  # names what a missing package needs
     # these compute and never communicate
-    **{folder: (folder, *ARRAYS) for folder in ("nn", "optim", "compression")},
+    **{folder: (folder, *ARRAYS) for folder in ("optim", "compression")},
+    "nn": ("nn", *ARRAYS, "extras"),
     # traces and keys of cases, and the rounds of exchanges, by whose order it finds the pairs
     "analysis": ("analysis", "trace", "cases.keys", "registry", "training.parts.traits", "fabric.pairs"),
     # pages of runs, comparisons and histories are documents before they are written; a verdict has a size and marks
@@ -174,7 +175,7 @@ FLOORS = [
     ["launch"],
     ["training", "models"],
     ["aggregation", "compression", "data", "nn", "optim"],
-    ["fabric", "trace", "registry", "exit_codes", "compiled"],
+    ["fabric", "trace", "registry", "exit_codes", "extras", "compiled"],
 ]
 """Folders and modules of the package from the top floor down. Each imports from its own floor and from lower ones."""
 

@@ -365,5 +365,6 @@ async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict
         costs = (link.alpha, link.beta, network.gamma)
         stated = cost.time(summed.function.func, spec.ranks, spec.size, *costs, scheme.settings)
     described |= {"simulation_seconds": took, "simulated_ranks": simulation.simulated_ranks}
+    described["nodes"] = network.hosts_of(spec.ranks)
     described["global_bytes"] = simulation.global_bytes
     return {**described, "predicted_seconds": stated, "chosen": chosen}

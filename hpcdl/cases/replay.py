@@ -276,7 +276,7 @@ async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str
     return {
         "parameters": volumes(spec.layers, spec.shape, 1).parameters,
         "bucket_bytes": bucket,
-        "nodes": -(-spec.ranks // cluster.ranks_per_host),
+        "nodes": cluster.hosts_of(spec.ranks),
         "simulated_ranks": step.simulated_ranks,
         "bytes_sent_per_host": step.bytes_per_host or None,
         **({} if every else late_rank(step.delays, step.seconds)),

@@ -41,7 +41,7 @@ def execute(options: argparse.Namespace) -> int:
 
     try:
         layers = table_of(options.source, options.shape, options.batch)
-    except (*FAULTS, ImportError) as error:
+    except FAULTS as error:
         raise UsageError(f"{options.source}: {str(error).removeprefix(f'{options.source}: ')}") from None
     if options.file:
         write_output("-o", options.file, table_text(layers))

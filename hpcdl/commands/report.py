@@ -12,11 +12,14 @@ from hpcdl.commands.parts.parser import Arguments, Command, path
 from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
-    from hpcdl.trace.files import JsonObject
+    from hpcdl.report.run.findings import Reference
     from hpcdl.trace.run import Run
 
 MAX_LINK: Final = 10**13
 """Rate of a host's links (bit/s), at most."""
+RECORDS: Final = "json.xz"
+"""Form of records, which have nothing that a report adds: the options :data:`COMPARED`."""
+COMPARED: Final = ("figure", "table", "link", "network")
 LIST: Final = "list"
 """In the place of a title: print all titles."""
 
@@ -30,23 +33,36 @@ def arguments(parser: Arguments) -> None:
     parser.option("--table TITLE", "one table; -o FILE.tex: to be input; list: print the titles", default="")
     parser.option("--json", "one JSON document with a record per case")
     effect = "rate of a host's link, such as 200gbit (default: of the NICs that carried the bytes)"
-    parser.option("--link RATE", effect, default="")
+    parser.option("--link RATE", effect, type=_link, default=0.0)
     effect = "preset, file of hpcdl predict --save, or run: times are compared with those expected on it"
     parser.option("--network NETWORK", effect, default="")
     parser.option("--together", "pool the runs: launches of one suite, also on several numbers of nodes")
 
 
+def _link(text: str) -> float:
+    """Return a rate in bytes/s."""
+    from hpcdl.launch.process import LaunchError
+    from hpcdl.launch.testbed import bits_of
+
+    try:
+        return bits_of(text, text, most=MAX_LINK) / 8
+    except LaunchError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.commands.parts.output import rendered
+    from hpcdl.prediction.predict import network_named
     from hpcdl.report.formats.summary import coloured
-    from hpcdl.trace.records import SUFFIX
+    from hpcdl.report.run.findings import Reference
 
     output: Path | None = options.output
-    if output is not None and output.name.endswith(SUFFIX) and not options.json:
-        write_records(output, options.runs)
+    if (form := _form(options)) == RECORDS:
+        write_records(options.output, options.runs)
         return OK
-    form = _form(options)
-    text = rendered(options.runs, partial(_text, options, form), launches=options.together)
+    network = network_named(options.network)[0].network if options.network else None
+    make = partial(_text, options, form, Reference(network, options.link))
+    text = rendered(options.runs, make, launches=options.together)
     if output is not None and LIST not in {options.figure, options.table}:
         write_output("-o", output, text)
     else:
@@ -54,38 +70,34 @@ def execute(options: argparse.Namespace) -> int:
     return OK
 
 
-def _text(options: argparse.Namespace, form: str, runs: "Sequence[Run]") -> str | bytes:
+def _text(options: argparse.Namespace, form: str, reference: "Reference", runs: "Sequence[Run]") -> str | bytes:
     """Return the report of ``runs``, or the figure, the table or the titles that the options name."""
-    from dataclasses import replace
-
-    from hpcdl.launch.testbed import bits_of
     from hpcdl.report import render
 
-    stated: JsonObject = {"expected_network": options.network} if options.network else {}
-    if options.link:
-        stated["link_bits_per_second"] = bits_of(options.link, f"--link {options.link}", most=MAX_LINK)
-    runs = [replace(run, environment={**run.environment, **stated}) for run in runs] if stated else runs
     if LIST in {options.figure, options.table}:
-        return "\n".join(render.tables(runs) if options.table else render.figures(runs))
+        return "\n".join(render.tables(runs, reference) if options.table else render.figures(runs, reference))
     if form in render.FIGURES:
         from hpcdl.report.formats.figure import standalone  # late: matplotlib may be missing
 
-        return standalone(render.chosen("figure", render.figures(runs), options.figure), form)
+        return standalone(render.chosen("figure", render.figures(runs, reference), options.figure), form)
     if options.table:
-        return render.TABLES[form](render.chosen("table", render.tables(runs), options.table))
-    return render.render(runs, form)
+        return render.TABLES[form](render.chosen("table", render.tables(runs, reference), options.table))
+    return render.render(runs, form, reference)
 
 
 def _form(options: argparse.Namespace) -> str:
     """Return the format that the options choose. Raises UsageError for one that does not suit them."""
-    from hpcdl.report.render import FIGURES, TABLES
-    from hpcdl.trace.records import SUFFIX
+    from hpcdl.report.render import FIGURES, TABLES, missing
 
-    suffixes = ["json"] if options.json else ["md", "html", "tex", "csv", "json", *FIGURES]
-    form = suffixes[0] if options.output is None else options.output.suffix.removeprefix(".")
-    if form not in suffixes:
-        known = " or ".join([*(f".{suffix}" for suffix in suffixes), *([] if options.json else [SUFFIX])])
-        raise UsageError(f"-o {options.output}: must end in {known}")
+    suffixes = ["json"] if options.json else ["md", "html", "tex", "csv", "json", *FIGURES, RECORDS]
+    name = options.output.name if options.output else f".{suffixes[0]}"
+    form = next((suffix for suffix in reversed(suffixes) if name.endswith(f".{suffix}")), "")
+    if not form:
+        raise UsageError(f"-o {options.output}: must end in {' or '.join(f'.{suffix}' for suffix in suffixes)}")
+    if form in {"html", *FIGURES} and missing():
+        raise UsageError(f"-o {options.output}: {missing()}")
+    if form == RECORDS and (ignored := [name for name in COMPARED if getattr(options, name)]):
+        raise UsageError(f"-o {options.output}: has the records of the runs, and takes no --{ignored[0]}")
     for option, title, forms in (("--figure", options.figure, FIGURES), ("--table", options.table, TABLES)):
         if title not in {"", LIST} and form not in forms:
             known = " or ".join(f".{suffix}" for suffix in forms)

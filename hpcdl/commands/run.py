@@ -41,6 +41,10 @@ def execute(options: argparse.Namespace) -> int:
     emulated()  # raises LaunchError before any rank starts
     if options.case_timeout is not None and not 1 <= options.case_timeout < float("inf"):
         raise UsageError(f"--case-timeout {options.case_timeout:g}: must be at least 1, in seconds")
+    if not 1 <= options.launches <= MAX_LAUNCHES:
+        raise UsageError(f"--launches {options.launches}: must be from 1 to {MAX_LAUNCHES}")
+    if options.mix_environments and not options.resume:
+        raise UsageError("--mix-environments: only with --resume")
     if options.dry_run:
         return _dry_run(options) if is_first(os.environ) else OK
     if options.launches != 1:
@@ -55,8 +59,6 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.report.formats.summary import coloured
     from hpcdl.report.render import formats, next_steps, renderings, save
 
-    if not 1 <= options.launches <= MAX_LAUNCHES:
-        raise UsageError(f"--launches {options.launches}: must be from 1 to {MAX_LAUNCHES}")
     if inside:
         raise UsageError(
             f"--launches {options.launches}: a job is one launch; submit several, then use hpcdl report --together"

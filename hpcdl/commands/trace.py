@@ -61,10 +61,6 @@ def execute(options: argparse.Namespace) -> int:
             else:
                 with output_path("-o", options.file) as file:
                     messages = {"perfetto": write_perfetto, "goal": write_goal}[options.format](file, selection)
-    except ImportError as error:
-        raise UsageError(
-            f"--format {options.format}: {error.name} is not installed: pip install 'hpcdl[report]'"
-        ) from None
     except ValueError as error:
         raise UsageError(str(error)) from None
     except OSError as error:

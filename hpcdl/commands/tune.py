@@ -38,6 +38,15 @@ BUCKETS: Final = ", ".join(
 """Strategies that are tried in replays, besides the default."""
 DEFAULTS: Final = {"collective": ("native", ""), "replay": ("synchronous", "")}
 
+OF_COLLECTIVE: Final = dict(
+    zip(
+        ("least", "most", "factor", "aggregation", "ranks", "repetitions", "warmup", "dtype"),
+        "befanrwd",
+        strict=True,
+    )
+)
+"""Letters of the options that a suite states itself."""
+
 Plan = dict[str, tuple[Mapping[str, str], list[str]]]
 """By algorithm of the library, ``allreduce ring``, "" if it chooses: variables that force it, names of cases."""
 Tried = dict[tuple[str, str], dict[int, "Launch"]]
@@ -95,6 +104,12 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
         options.aggregation = ",".join(dict.fromkeys(["native", *options.aggregation.split(",")]))
         chosen = suite.parse(suite_text(options, "tune"), "tune")
     else:
+        parser = Arguments()
+        arguments(parser)
+        if ignored := [
+            flag for key, flag in OF_COLLECTIVE.items() if getattr(options, key) != parser.get_default(key)
+        ]:
+            raise UsageError(f"-{ignored[0]}: is for a collective; the suite {name} has its own")
         options.suite = Path(name)
         chosen = suite.load(options.suite)
         if any(case.kind == "replay" for case in chosen.cases):

@@ -27,6 +27,7 @@ from hpcdl.data.parts.dataset import DataError, reading
 from hpcdl.data.parts.sharding import epoch_order
 from hpcdl.data.parts.splits import PixelCounts, divided
 from hpcdl.exit_codes import message
+from hpcdl.extras import missing
 from hpcdl.trace.files import atomic_write, check_regular, read_csv
 
 ENDINGS: Final = frozenset({".jpg", ".jpeg", ".png"})
@@ -83,7 +84,7 @@ def write_image_file(
     try:
         from PIL import Image
     except ImportError as error:
-        raise DataError("Pillow is needed to read images: pip install 'hpcdl[images]'") from error
+        raise DataError(missing("PIL")) from error
     decode = partial(_decode, Image, size)
     if labels is None and test_share is not None:
         raise DataError(f"{source}: --test-share is for one folder of images, with --labels")

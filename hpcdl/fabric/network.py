@@ -158,12 +158,16 @@ class Network:
             return self.hosts[rank]
         return max(self.hosts, default=-1) + 1 + (rank - known) // self.ranks_per_host
 
+    def hosts_of(self, ranks: int) -> int:
+        """Return the number of hosts of the first ``ranks`` ranks."""
+        return len({self.host(rank) for rank in range(ranks)})
+
     def common_link(self, ranks: int) -> Link | None:
         """Return the link of all messages among the first ``ranks`` ranks; None if it is not one kind of link."""
         if self.topology is not None:
             return None
-        hosts = {self.host(rank) for rank in range(ranks)}
-        return self.link if len(hosts) == ranks else self.inside if len(hosts) == 1 else None
+        hosts = self.hosts_of(ranks)
+        return self.link if hosts == ranks else self.inside if hosts == 1 else None
 
     def on(self, ranks_per_host: int) -> Network:
         """Return this network with that many ranks on a host, numbered host by host."""

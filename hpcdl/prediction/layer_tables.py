@@ -53,6 +53,9 @@ def table_of(source: str, shape: Shape | None, samples: int | None = None) -> li
     ValueError, DataError, TraceError, OSError and ImportError.
     """
     path = Path(source)
+    is_file = path.exists() and source not in registry.names("models")
+    if shape is not None and is_file:
+        raise ValueError("--shape is for networks of hpcdl list models: this source states it")
     if path.suffix == ".et":
         table, nodes = read_chakra(path)
         if not table:
@@ -65,7 +68,7 @@ def table_of(source: str, shape: Shape | None, samples: int | None = None) -> li
         return of_profile(content(path))
     if path.suffix == ".csv":
         return read_table(path)
-    if source not in registry.names("models") and path.exists():
+    if is_file:
         run = read(runs_in(path)[0])
         return of_run(run, range(len(run.described)))
     registry.trust(source, Path())

@@ -23,7 +23,7 @@ from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.exit_codes import UsageError, refused
-from hpcdl.fabric.network import MACHINES, NETWORKS
+from hpcdl.fabric.network import MACHINES, NETWORKS, Network
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
 from hpcdl.prediction.network_file import NetworkEstimate, load_network
 from hpcdl.prediction.parallelism import Parallelism, parallelism
@@ -107,7 +107,7 @@ def predict(
     Raises UsageError, one line.
     """
     cases = _source(what, globs)
-    estimate, fitted_to = _network(network)
+    estimate, fitted_to = network_named(network)
     if ranks_per_host is not None:
         if estimate.network.is_one_host:
             name = estimate.network.name
@@ -134,6 +134,8 @@ def predict(
     prediction = replace(prediction, left_out=[*dict.fromkeys(left_out)], disturbed=disturbed)
     if not (prediction.rows or prediction.steps or prediction.meshes):
         raise UsageError(": ".join([f"{what}", wanted, *left_out[:1]]))
+    if jitter is not None and not prediction.steps:
+        raise UsageError("--jitter: changes training steps, and none is predicted")
     return prediction
 
 
@@ -156,7 +158,10 @@ def _operations(
     rows, left_out = list[Record](), list[str]()
     for cases in programs.values():
         first = next(iter(cases.values()))
-        for p in ranks if ranks and first.kind == "collective" else sorted(cases):
+        given = ranks if first.kind == "collective" else []
+        if ranks and not given:
+            left_out.append(f"{first.case} on other ranks: --ranks is for collectives and training steps")
+        for p in given or sorted(cases):
             try:
                 row = _predicted(cases.get(p), first, p, estimate)
             except ValueError as error:
@@ -229,7 +234,7 @@ def _read(path: Path) -> tuple[Run, list[Record]]:
         raise UsageError(f"{run.path}: {error}") from None
 
 
-def _network(name: str) -> tuple[NetworkEstimate, Source]:
+def network_named(name: str) -> tuple[NetworkEstimate, Source]:
     """Return the network, and the run to which it is fitted now. Raises UsageError."""
     if name in NETWORKS:
         shipped = MACHINES / f"{name}.toml"
@@ -248,11 +253,10 @@ def _network(name: str) -> tuple[NetworkEstimate, Source]:
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
 
 
-def expected(network: str, measured: Sequence[Record]) -> dict[int, float]:
-    """Return times (s) of measured operations on a network by its name or file, by id of the record."""
-    estimate, _ = _network(network)
-    chosen = cheapest(_programs(measured), MAX_REPORT_MESSAGES)
-    return {id(program.record): program.predicted(estimate.network) for program in chosen}
+def expect(network: Network, measured: Sequence[Record]) -> None:
+    """Set the times of measured operations that are expected on a network."""
+    for program in cheapest(_programs(measured), MAX_REPORT_MESSAGES):
+        program.record.expected_seconds = program.predicted(network)
 
 
 def _programs(records: Sequence[Record]) -> list[MeasuredProgram]:

@@ -12,7 +12,7 @@ from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Document, Section
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration, badges
-from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.findings import NOTHING_STATED, Findings
 from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
 from hpcdl.suite import Suite, check_named
 
@@ -137,7 +137,9 @@ def summary(findings: Findings) -> Document:
     """Return the sections of a terminal: the answer, one table, of the section that answers, and the warnings."""
     known = answers(findings)
     (_, verdict), *others = _pages(findings, known, whole=False)
-    shown = [page for section, page in others if section.answer and page.tables][:1]
+    answering = next((section for section, page in others if section.answer and page.tables), None)
+    stated = findings.reference != NOTHING_STATED
+    shown = [page for section, page in others if section is answering or (stated and section.compares)]
     tables = [Section(page.title, tables=page.answering(TERMINAL_ROWS)) for page in shown]
     warned = [page.shortened(0, TERMINAL_POINTS) for section, page in others if section is WARNINGS]
     return _document(findings, known, [verdict.shortened(0, TERMINAL_POINTS), *tables, *warned])

@@ -12,12 +12,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from hpcdl import extras
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts, slurm_job
 from hpcdl.analysis.run.record import Record
 from hpcdl.prediction.network_file import described
 from hpcdl.report import contents
 from hpcdl.report.formats import exports, markup, summary
-from hpcdl.report.run.findings import Findings, findings
+from hpcdl.report.run.findings import NOTHING_STATED, Findings, Reference, findings
 from hpcdl.report.run.warnings import not_run, unfinished
 from hpcdl.trace.files import atomic_write
 from hpcdl.trace.link_counters import recorded
@@ -29,14 +30,10 @@ if TYPE_CHECKING:
     from hpcdl.report.formats.document import Chart
     from hpcdl.report.formats.tables import Table
 
-LIBRARIES: Final = ("jinja2", "matplotlib")
-"""Needed for HTML."""
-
 
 def missing() -> str:
-    """Return in words which libraries HTML lacks; empty if none."""
-    lacking = [name for name in LIBRARIES if find_spec(name) is None]
-    return f"report.html needs {' and '.join(lacking)}: pip install 'hpcdl[report]'" if lacking else ""
+    """Return in a line which library HTML and figures lack; empty if none."""
+    return next((extras.missing(name) for name in ("jinja2", "matplotlib") if find_spec(name) is None), "")
 
 
 def formats() -> list[str]:
@@ -61,19 +58,19 @@ def save(folder: Path, texts: Sequence[str]) -> str:
         with atomic_write(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     lacking = missing()
-    return f"{paths[-1]}" + (f" ({lacking})" if lacking else "")
+    return f"{paths[-1]}" + (f" (no report.html: {lacking})" if lacking else "")
 
 
 FORMATS: Final = ("markdown", "md", "summary", "html", "csv", "json", "tex")
 """Formats, or endings of a file name."""
 
 
-def render(runs: Sequence[Run], format: str) -> str:  # noqa: A002 - the contract's name
+def render(runs: Sequence[Run], format: str, reference: Reference = NOTHING_STATED) -> str:  # noqa: A002 - the contract's name
     """Return ``runs`` as text; ``format`` is one of :data:`FORMATS`. Raises as :func:`renderings`."""
-    return renderings(runs, [format])[0]
+    return renderings(runs, [format], reference)[0]
 
 
-def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
+def renderings(runs: Sequence[Run], formats: Sequence[str], reference: Reference = NOTHING_STATED) -> list[str]:
     """Return ``runs`` as one text per format; the findings in a run are computed once for all formats.
 
     Raises ValueError for an unknown format or one without its libraries,
@@ -86,7 +83,7 @@ def renderings(runs: Sequence[Run], formats: Sequence[str]) -> list[str]:
             raise ValueError(f"no report format {name!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}")
         if name == "html" and missing():
             raise ValueError(missing())
-    computed = findings(runs)
+    computed = findings(runs, reference)
     return [_written(computed, name) for name in formats]
 
 
@@ -180,11 +177,11 @@ TABLES: Final = {"md": markup.markdown_table, "tex": markup.latex_table, "csv": 
 Titled = TypeVar("Titled")
 
 
-def figures(runs: Sequence[Run]) -> dict[str, Chart]:
+def figures(runs: Sequence[Run], reference: Reference = NOTHING_STATED) -> dict[str, Chart]:
     """Return the figures by title, those of the answer first. Raises ValueError without matplotlib."""
     if missing():
         raise ValueError(missing())
-    pages = [contents.document(run, charts=True) for run in findings(runs)]
+    pages = [contents.document(run, charts=True) for run in findings(runs, reference)]
     return {
         chart.title: chart
         for page in pages
@@ -193,9 +190,9 @@ def figures(runs: Sequence[Run]) -> dict[str, Chart]:
     }
 
 
-def tables(runs: Sequence[Run]) -> dict[str, Table]:
+def tables(runs: Sequence[Run], reference: Reference = NOTHING_STATED) -> dict[str, Table]:
     """Return the tables with all rows by title: that of the section, then their own."""
-    sections = [section for run in findings(runs) for section in contents.document(run).sections]
+    sections = [section for run in findings(runs, reference) for section in contents.document(run).sections]
     return {
         ": ".join(filter(None, (section.title, table.title))): table.visible()
         for section in sections

@@ -105,7 +105,7 @@ class _Edge(NamedTuple):
 def write_perfetto(path: Path, selection: Selection) -> int:
     """Write the timeline of a selection; return the number of messages whose two ends are in it.
 
-    Raises ModuleNotFoundError without the package ``perfetto``, and OSError.
+    Raises ImportError without the package ``perfetto``, and OSError.
     """
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 

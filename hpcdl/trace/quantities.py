@@ -18,8 +18,8 @@ EXCHANGES: Final = ("all_pairs", "bisection", "random_pairs")
 class Description:
     """The case."""
 
-    suite = text("names of the suite and of the case")
-    case = text()
+    suite = text("names of the suite and of the case", reduction="first")
+    case = text(reduction="first")
     kind = Quantity("string", "train", "`train`, `replay`, `collective`, `pairwise` or `node`")
     model = text("model and its training data; in a collective case the model whose gradient gives the size")
     dataset = text()
@@ -75,7 +75,7 @@ class Description:
     straggler_pause_seconds = seconds()
     straggler_pause_share = number()
     failure = text("planned failure of a rank; the ranks that failed")
-    process_failure = text()
+    process_failure = text(reduction="union")
     network = text("model of the network of a simulated case; empty: measured")
     ranks_per_host = count()
     device = text(
@@ -90,8 +90,9 @@ class Description:
         {},
         "the settings of the case that differ from their defaults, by key of the suite: an object in JSON, "
         "JSON text in CSV",
+        reduction="first",
     )
-    digest = text("hash of all settings of the case: equal in all runs of the same case")
+    digest = text("hash of all settings of the case: equal in all runs of the same case", reduction="first")
     lockstep = flag(
         "whether all ranks take every step together, so that the slowest rank's step is the training's"
     )
@@ -119,7 +120,8 @@ class Origin:
     commit = text()
     environment_key = text(
         "hash of the stable properties of machine and software: rows with different keys are from different "
-        "machines or libraries"
+        "machines or libraries",
+        reduction="first",
     )
     slurm_job = text("number of the Slurm job, `JOB_TASK` in a job array")
     launches = known_count(
@@ -180,7 +182,10 @@ class TrainingNumbers:
     encode_seconds = seconds("arithmetic of compressors in a step, on rank 0 (s)", heading="encode")
     decode_seconds = seconds(heading="decode")
     residual_bytes = count(
-        "memory of residuals and of the compressor's vectors, on rank 0", unit="B", heading="memory"
+        "memory of residuals and of the compressor's vectors, on rank 0",
+        unit="B",
+        heading="memory",
+        reduction="greatest",
     )
     noise_scale_q1 = number(
         "gradient noise scale in images (McCandlish et al. 2018), in each quarter of a `synchronous` training"
@@ -204,7 +209,7 @@ class TrainingNumbers:
         "(`parameter_averaging`)"
     )
     tuning = count("trials of a search, the settings it found, and the training images it took")
-    tuned = text()
+    tuned = text(reduction="union")
     tuning_images = count()
     test_loss = number(
         "on the test set at the end, if a validation set was held out; then `final_loss` and `final_accuracy`"
@@ -238,8 +243,8 @@ class TrainingNumbers:
         better="higher",
     )
     gradient_error = number(heading="error")
-    bucket_bytes = count("size of the pieces that gradients are sent in", unit="B")
-    chosen = text('what `aggregation = "auto"` measured to be best')
+    bucket_bytes = count("size of the pieces that gradients are sent in", unit="B", reduction="median")
+    chosen = text('what `aggregation = "auto"` measured to be best', reduction="union")
     stages = count(
         "of a pipeline: ranks that have the layers among them, and parts of a batch that pass through them",
         heading="stages",
@@ -303,11 +308,16 @@ class OperationNumbers:
         "`message_bytes` / median time; this times the factor of nccl-tests", unit="B/s", heading="algbw"
     )
     busbw_bytes_per_second = number(unit="B/s", heading="busbw")
+    link_bytes_per_second = number(
+        "rate of a host's link: of `--link`, else of emulated links or of the NICs that carried the bytes",
+        unit="B/s",
+    )
+    expected_seconds = seconds("median time that is expected on the network of `hpcdl report --network`")
     operations = number(
         "of one repetition: up to 64 KiB a loop of about two milliseconds is timed, and divided by this number"
     )
     copied = flag("the operand was copied first, within the time")
-    same_bits = flag("all ranks have the same bits")
+    same_bits = flag("all ranks have the same bits", reduction="all")
     start_error_seconds = seconds(
         'of `start = "window"`: error bound of the agreed moment; how long before it was announced; share of '
         "repetitions in which a rank was late"
@@ -317,10 +327,9 @@ class OperationNumbers:
     from_first_arrival_seconds = seconds(
         "of a collective with a straggler: median time from the first, and from the last, rank's arrival "
         "until the last rank has ended",
-        per_launch=True,
         heading="from first",
     )
-    from_last_arrival_seconds = seconds(per_launch=True, heading="from last")
+    from_last_arrival_seconds = seconds(heading="from last")
     concurrent = text(
         "of two collectives at once: the second one, and the number of communicators; `time_p50_seconds` is "
         "until both have ended"
@@ -329,15 +338,14 @@ class OperationNumbers:
     alone_p50_seconds = seconds(
         "the first of two collectives, alone and beside the other; of a congestor the allreduce, alone and beside "
         "bulk traffic",
-        per_launch=True,
     )
-    alone_p99_seconds = seconds(per_launch=True)
-    beside_p50_seconds = seconds(per_launch=True)
-    beside_p99_seconds = seconds(per_launch=True)
-    concurrent_alone_p50_seconds = seconds("the second one, alone and beside the first", per_launch=True)
-    concurrent_alone_p99_seconds = seconds(per_launch=True)
-    concurrent_beside_p50_seconds = seconds(per_launch=True)
-    concurrent_beside_p99_seconds = seconds(per_launch=True)
+    alone_p99_seconds = seconds()
+    beside_p50_seconds = seconds()
+    beside_p99_seconds = seconds()
+    concurrent_alone_p50_seconds = seconds("the second one, alone and beside the first")
+    concurrent_alone_p99_seconds = seconds()
+    concurrent_beside_p50_seconds = seconds()
+    concurrent_beside_p99_seconds = seconds()
     simulation_seconds = seconds("how long the simulation itself took")
     simulated_ranks = count(
         "of a simulated collective, replay or predicted step: number of ranks that stood for all by symmetry;"
@@ -348,7 +356,8 @@ class OperationNumbers:
     flop_per_second = number(heading="FLOP/s", better="higher")
     measured_again = text(
         "of a node or pairwise case with `confirm`: a list of [host or pair, first departure, later ones], each a "
-        "time / the usual time; hosts by their first rank, pairs (i, j) of ranks as i x ranks + j"
+        "time / the usual time; hosts by their first rank, pairs (i, j) of ranks as i x ranks + j",
+        reduction="union",
     )
     fairness = number(
         "of an incast: Jain's fairness index of the senders' rates at the receiver (Jain, Chiu & Hawe 1984): 1 if "
@@ -386,9 +395,10 @@ class CommonNumbers:
     )
     late_seconds = seconds()
     clock_error_seconds = seconds(
-        "greatest error of the ranks' clock offsets; 0 on one host; `late_rank` is late by more than twice this"
+        "greatest error of the ranks' clock offsets; 0 on one host; `late_rank` is late by more than twice this",
+        reduction="greatest",
     )
-    correct = flag("`False`: a check of the result failed; empty: not checked")
+    correct = flag("`False`: a check of the result failed; empty: not checked", reduction="all")
     error = text("what broke the case")
     disturbed = text(
         "which rank was disturbed from outside the job, by what and how much, if all launches were; empty: "
@@ -404,21 +414,18 @@ class CommonNumbers:
         "energy of the nodes, of which devices (`processors`, with memory where it is metered, `GPUs`), in the "
         "whole case, with warm-up and evaluation; by the images of all its steps, by the GB of all its "
         "repetitions (`message_bytes` each). Empty unless all counters of all nodes moved",
-        per_launch=True,
         better="lower",
     )
     energy_of = text()
     joules_per_image = number(heading="J/image", better="lower")
     joules_per_gigabyte = number(heading="J/GB", better="lower")
-    processor_mhz = number(
-        "lowest clock frequency of a node's processor, GPU and GPU memory when the case ended", per_launch=True
-    )
-    gpu_mhz = number(per_launch=True)
-    gpu_memory_mhz = number(per_launch=True)
+    processor_mhz = number("lowest clock frequency of a node's processor, GPU and GPU memory when the case ended")
+    gpu_mhz = number()
+    gpu_memory_mhz = number()
     emulated = flag(
         "the hosts are those of `hpcdl testbed`; ranks want more cores than their node has (empty: unknown)"
     )
-    oversubscribed = flag()
+    oversubscribed = flag(reduction="any")
     stolen = Quantity(
         "number null",
         0.0,

@@ -7,8 +7,10 @@ JSON, their JSON Schema and their description, and columns of tables are made of
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from statistics import median
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar, overload
 
 from hpcdl.trace.files import JsonObject
@@ -17,6 +19,8 @@ T = TypeVar("T")
 Unit = Literal["", "s", "B", "B/s"]
 """Of a value; a pure number, a count or a word has none."""
 Better = Literal["lower", "higher", ""]
+Reduction = Literal["median", "greatest", "any", "all", "union", "first", ""]
+"""Any, all: of flags; an unknown one may leave it unknown. Union: distinct texts, or the entries of all lists."""
 BETTER: Final[dict[Unit, Better]] = {"s": "lower", "B": "lower", "B/s": "higher", "": ""}
 """By the unit, unless the quantity says otherwise."""
 JSON_TYPES: Final = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
@@ -43,8 +47,8 @@ class Quantity(Generic[T]):
     unit: Unit = ""
     choices: Sequence[str] = ()
     """Words that are valid; empty: any."""
-    per_launch: bool = False
-    """True: each launch of a case records it, and the record of the case has the median."""
+    reduction: Reduction = ""
+    """Value of several launches that record different ones; empty: it is unknown then."""
     seeded: bool = False
     """True: it depends on the seed, so that one seed decides nothing."""
     better: Better = ""
@@ -86,6 +90,25 @@ class Quantity(Generic[T]):
         value: T = record.values.get(self.name, self.default)
         return value
 
+    def reduced(self, values: Sequence[T]) -> Any:
+        """Return the value of several launches, by its reduction; None if it is unknown."""
+        known: list[Any] = [value for value in values if value is not None and value == value]  # noqa: PLR0124 - NaN
+        if self.reduction == "first" or not known or all(value == values[0] for value in values):
+            return values[0]
+        match self.reduction:
+            case "median":
+                return median(known) if "number" in self.types else round(median(known))
+            case "greatest":
+                return max(known)
+            case "any" | "all":
+                decides = self.reduction == "any"
+                return decides if decides in known else None if None in values else not decides
+            case "union" if known[0].startswith("["):
+                return json.dumps([entry for text in known for entry in json.loads(text)])
+            case "union":
+                return "; ".join(dict.fromkeys(known))
+        return None
+
     @property
     def schema(self) -> JsonObject:
         """The JSON Schema of its value."""
@@ -102,14 +125,18 @@ class Quantity(Generic[T]):
             raise ValueError(f"field {self.name!r}: {value!a:.40} is not one of {[*self.choices, None]}")
 
 
-def text(meaning: str = "", heading: str = "", *, choices: Sequence[str] = ()) -> Quantity[str | None]:
+def text(
+    meaning: str = "", heading: str = "", *, choices: Sequence[str] = (), reduction: Reduction = ""
+) -> Quantity[str | None]:
     """Declare a word or a sentence."""
-    return Quantity("string null", None, meaning, heading, choices=choices)
+    return Quantity("string null", None, meaning, heading, choices=choices, reduction=reduction)
 
 
-def count(meaning: str = "", heading: str = "", *, unit: Unit = "") -> Quantity[int | None]:
+def count(
+    meaning: str = "", heading: str = "", *, unit: Unit = "", reduction: Reduction = ""
+) -> Quantity[int | None]:
     """Declare a whole number."""
-    return Quantity("integer null", None, meaning, heading, unit=unit)
+    return Quantity("integer null", None, meaning, heading, unit=unit, reduction=reduction)
 
 
 def known_count(meaning: str = "") -> Quantity[int]:
@@ -122,24 +149,23 @@ def number(
     heading: str = "",
     *,
     unit: Unit = "",
-    per_launch: bool = False,
     seeded: bool = False,
     better: Better = "",
 ) -> Quantity[float | None]:
-    """Declare a number."""
+    """Declare a number, of several launches their median."""
     return Quantity(
-        "number null", None, meaning, heading, unit=unit, per_launch=per_launch, seeded=seeded, better=better
+        "number null", None, meaning, heading, unit=unit, reduction="median", seeded=seeded, better=better
     )
 
 
-def seconds(meaning: str = "", heading: str = "", *, per_launch: bool = False) -> Quantity[float | None]:
-    """Declare a time."""
-    return Quantity("number null", None, meaning, heading, unit="s", per_launch=per_launch)
+def seconds(meaning: str = "", heading: str = "", *, reduction: Reduction = "median") -> Quantity[float | None]:
+    """Declare a time, of several launches their median."""
+    return Quantity("number null", None, meaning, heading, unit="s", reduction=reduction)
 
 
-def flag(meaning: str = "") -> Quantity[bool | None]:
+def flag(meaning: str = "", *, reduction: Reduction = "") -> Quantity[bool | None]:
     """Declare a property that a case has or has not."""
-    return Quantity("boolean null", None, meaning)
+    return Quantity("boolean null", None, meaning, reduction=reduction)
 
 
 def declared(chapter: type) -> list[Quantity[Any]]:

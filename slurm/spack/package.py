@@ -1,5 +1,6 @@
 # Recipe of Spack. Put it into a repository of your own, beside the archive that `make release` writes:
-#   spack repo create mine && cp package.py mine/spack_repo/mine/packages/py_hpcdl/ && spack repo add mine
+#   spack repo create mine && P=mine/spack_repo/mine/packages && mkdir $P/py_hpcdl $P/py_perfetto
+#   cp package.py $P/py_hpcdl/ && cp perfetto.py $P/py_perfetto/package.py && spack repo add mine
 #   cd DIST && spack install --no-checksum py-hpcdl    # in the folder of hpcdl-1.1.0.tar.gz
 import os
 
@@ -18,7 +19,7 @@ class PyHpcdl(PythonPackage):
 
     version("1.1.0")
 
-    variant("report", default=True, description="Pages with figures")
+    variant("report", default=True, description="Pages with figures, timelines and Chakra traces")
     variant("nvml", default=False, description="Clocks, errors and energy of NVIDIA GPUs")
 
     depends_on("python@3.11:", type=("build", "run"))
@@ -32,4 +33,6 @@ class PyHpcdl(PythonPackage):
     depends_on("py-threadpoolctl@3.5:", type=("build", "run"))
     depends_on("py-jinja2@3.1:", type=("build", "run"), when="+report")
     depends_on("py-matplotlib@3.9:", type=("build", "run"), when="+report")
+    depends_on("py-perfetto@0.50:", type=("build", "run"), when="+report")
+    depends_on("py-protobuf@6.31:", type=("build", "run"), when="+report")
     depends_on("py-nvidia-ml-py@12.560:", type=("build", "run"), when="+nvml")

@@ -90,16 +90,27 @@ def test_a_run_counts_once_in_each_form(tmp_path, capsys, form):
     assert "the run is given more than once" in capsys.readouterr().err
 
 
-def test_history_and_claims_name_copies(tmp_path, capsys):
+def test_history_names_the_cases_of_a_copy(tmp_path, capsys):
     (tmp_path / "archive" / "launches").mkdir(parents=True)
     run = night(tmp_path / "archive" / "a")
     resumed(run, tmp_path / "archive" / "b")
     main(["history", str(tmp_path / "archive")])
     assert f"b is a copy of {run}: 2 of its 4 cases, and are left out; skipped" in capsys.readouterr().err
-    for number in (1, 2):
+
+
+def test_many_copies_have_one_line_with_their_number_and_the_first(tmp_path, capsys):
+    (tmp_path / "archive").mkdir()
+    run = night(tmp_path / "archive" / "a")
+    for number in (1, 2, 3):
+        shutil.copytree(run, tmp_path / "archive" / f"b{number}")
         shutil.copytree(run, tmp_path / "runs" / "overlap" / f"launch-{number}")
+    main(["history", str(tmp_path / "archive")])
+    first = f"{tmp_path / 'archive' / 'b1'} is a copy of {run}"
+    line = f"3 runs repeat cases of others, which are left out; the first: {first}; skipped"
+    assert [text for text in capsys.readouterr().err.splitlines() if "cop" in text] == [f"hpcdl: warning: {line}"]
     main(["claims", str(tmp_path / "runs")])
-    assert "launch-2 is a copy of" in capsys.readouterr().err
+    told = [text for text in capsys.readouterr().err.splitlines() if "copy" in text]
+    assert len(told) == 1 and ": 2 runs repeat cases" in told[0] and "launch-2 is a copy of" in told[0]
 
 
 def test_runs_that_differ_in_one_time_are_two(tmp_path):

@@ -1,5 +1,6 @@
 """Launches of one suite are pooled by what they drew: medians of launches' medians, and intervals that speak of launches."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.report.run.warnings import warnings
 from hpcdl.run.run_folder import draw_of
+from hpcdl.trace.quantities import QUANTITIES
 from hpcdl.trace.recorder import CaseRecord, Recorder
 from hpcdl.trace.schema import merge, write_part
 from hpcdl.training.parts.journal import Journal
@@ -138,3 +140,40 @@ def test_launches_count_by_what_they_drew(tmp_path):
 )
 def test_a_launch_has_the_draw_of_its_number_also_when_it_is_resumed(folder, task, draw):
     assert draw_of(Path(folder).absolute(), {"SLURM_ARRAY_TASK_ID": task}) == draw
+
+
+OF_LAUNCHES = {"number": (10.0, 30.0, 20.0), "integer": (10, 30, 20), "string": ("a", "c", "b")}
+"""Values of three launches: of numbers the first one is neither the median nor the greatest."""
+FLAGS = (True, False, True)
+REDUCED = {"median": 20, "greatest": 30, "union": "a; c; b", "any": True, "all": False, "": None}
+
+
+@pytest.mark.parametrize("kind", ["collective", "train"])
+def test_no_quantity_of_several_launches_is_that_of_the_first(hand, kind):
+    """What launches record is reduced as its quantity states; the analysis computes the others from their steps."""
+    fields = CASE if kind == "collective" else {"kind": "train", "model": "m", "aggregation": "ring"}
+    (only,) = launches(hand.case([[1.0] * 9] * 2, **fields).read())
+    two = [replace(only, record=only.record.but(launch=number)) for number in (1, 2)]
+    computed = set(records(two)[0].values) - set(only.record.values)
+    pooled = {"launch", "draw", "throttled", "hardware_errors", "error"}  # by rules of their own
+    for name, quantity in QUANTITIES.items():
+        if {"object", "array"} & {*quantity.types} or quantity.choices or name in pooled:
+            continue
+        values = next((each for word, each in OF_LAUNCHES.items() if word in quantity.types), FLAGS)
+        told = [only.record.but(**{name: value}) for value in values]
+        if len({(each.configuration(), each.ranks, each.seed) for each in told}) > 1:
+            continue  # launches of different cases
+        made = [replace(only, record=each.but(launch=number)) for number, each in enumerate(told, 1)]
+        value = quantity.of(records(made)[0])
+        expected = values[0] if quantity.reduction == "first" else REDUCED[quantity.reduction]
+        assert value == expected or (name in computed and value not in values), (name, value)
+
+
+def test_entries_of_all_launches_are_kept_and_an_unknown_flag_is_not_filled_in():
+    again = QUANTITIES["measured_again"]
+    assert (
+        again.reduced(['[["a", 1.2]]', None, '[["b", 1.3], ["a", 1.1]]']) == '[["a", 1.2], ["b", 1.3], ["a", 1.1]]'
+    )
+    correct, shared = QUANTITIES["correct"], QUANTITIES["oversubscribed"]
+    for flags, every, some in (([True, None], None, True), ([False, None], False, None), ([None] * 2, None, None)):
+        assert (correct.reduced(flags), shared.reduced(flags)) == (every, some)

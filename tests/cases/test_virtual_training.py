@@ -195,6 +195,14 @@ def test_jitter_has_mean_one_and_the_deviation_asked_for():
     assert np.std(drawn) == pytest.approx(0.2, rel=0.05)
 
 
+@pytest.mark.parametrize(("ranks_per_host", "nodes"), [(1, 8), (3, 3), (8, 1)])
+def test_a_simulated_collective_has_the_hosts_of_its_network(ranks_per_host, nodes):
+    operation = {"collective": "allreduce", "aggregation": "ring", "message_bytes": 64, "ranks": 8}
+    simulated = case_of("collective", **operation, network=NETWORK, ranks_per_host=ranks_per_host)
+    (fields,) = ran(simulated, in_process(1))[0]
+    assert fields["nodes"] == nodes
+
+
 def test_the_record_says_that_nothing_was_measured():
     fields = case(ranks_per_host=2, jitter=0.1, straggler={"rank": 1, "factor": 3}).fields()
     assert fields["network"] == NETWORK

@@ -35,6 +35,8 @@ TABLE = {
         ("s.toml --set case.aggregation=rign", "s.toml: [[case]] 1: aggregation: unknown 'rign'; did you mean"),
         ("s.toml --set suite.answer=scalin", "[suite]: answer: unknown 'scalin'; did you mean 'scaling'?"),
         ("s.toml --launches 0 -o x", "must be from 1 to 1000"),
+        ("s.toml --launches 0 --dry-run", "must be from 1 to 1000"),
+        ("s.toml --mix-environments --dry-run", "--mix-environments: only with --resume"),
         ("s.toml --case-timeout 0", "--case-timeout 0: must be at least 1, in seconds"),
         ("''", "hpcdl run: SUITE: the name is empty"),
         ("s.toml -o ''", "hpcdl run: -o: the name is empty"),
@@ -59,6 +61,8 @@ TABLE = {
         ("allreduc", "allreduc: no such suite file"),
         ("allreduce --launches 2", "--launches from 3 on"),
         ("s.toml", "needs collectives or replays"),
+        ("s.toml -b 16", "-b: is for a collective; the suite s.toml has its own"),
+        ("s.toml -a ring", "-a: is for a collective; the suite s.toml has its own"),
     ],
     "list": [
         ("agregation", "hpcdl list: SUBJECT: unknown 'agregation'; did you mean 'aggregation'?"),
@@ -71,6 +75,7 @@ TABLE = {
         ),
     ],
     "layers": [
+        ("s.toml --shape 3x3", "s.toml: --shape is for networks of hpcdl list models"),
         ("vit_b16 --shape 22", "hpcdl: vit_b16: 22 is no shape of 3 sides, such as (224, 224, 3)"),
         ("llama3_8b --shape 0", "hpcdl: llama3_8b: 0 is no shape of 1 sides, such as (8192,)"),
         ("lenet5 --shape 2x2x1", "hpcdl: lenet5: pool2: kernel 2x2 is larger than the padded image 1x1"),
@@ -94,6 +99,10 @@ TABLE = {
     "predict": [
         ("s.toml --netwrok=gemini", "hpcdl predict: --netwrok: unknown option; did you mean '--network'?"),
         ("s.toml --network gemini --save ''", "hpcdl predict: --save: the name is empty"),
+        (
+            "quickstart --network gemini --case *googlenet*p2* --parallelism --jitter .1",
+            "--jitter: changes training st",
+        ),
     ],
     "sbatch": [
         (

@@ -1,7 +1,6 @@
 """Conversion of folders of images to one HDF5 file, and messages for bad images."""
 
 import os
-import subprocess
 import sys
 
 import h5py
@@ -225,16 +224,10 @@ def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
     assert output.read_bytes() == old
 
 
-def test_without_pillow_the_extra_is_named(source, tmp_path):
-    code = (
-        "import sys; sys.modules['PIL'] = None; from hpcdl.data.convert import main;"
-        "sys.exit(main([sys.argv[1], '-o', sys.argv[2]]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, source, tmp_path / "images.h5"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == "hpcdl.data.convert: Pillow is needed to read images: pip install 'hpcdl[images]'\n"
+def test_without_pillow_the_extra_is_named(source, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    assert main([str(source), "-o", str(tmp_path / "images.h5")]) == 2
+    assert capsys.readouterr().err == "hpcdl.data.convert: Pillow is not installed: pip install 'hpcdl[images]'\n"
 
 
 @pytest.fixture

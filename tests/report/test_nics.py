@@ -1,12 +1,14 @@
 """NICs: which carried the bytes, shares of their rate, and idle ones."""
 
+import csv
+import json
+
 import pytest
 
 from hpcdl.cli import main
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.link_counters import host_rate, idle_nics, section
-from hpcdl.report.run.operations import link_rate
 
 PORT = {"driver": "mlx5_core", "rate": "400 Gb/sec (4X NDR)", "state": "4: ACTIVE"}
 CARD = {"driver": "mlx5_core", "rate": "100000 Mbit/s", "state": "up"}
@@ -86,14 +88,67 @@ def test_shares_of_a_link_and_of_the_expected(hand, tmp_path):
     hand.case([[5.0] * 9] * 2, kind="collective", nodes=1, case="within", **fields | {"message_bytes": 4 * 10**7})
     run = hand.read(node([50, 50]))
     (made,) = findings([run])
-    assert link_rate(made) == 100 * GB
+    assert made.link == 100 * GB
     page = render([run], "html")
     assert "10.0 %" in page
     assert "8.0 %" not in page  # of one host: no link
     assert "share of the host" in page
-    assert link_rate(findings([hand.read(node([0, 0], [(50, OFFICE)]))])[0]) == 0  # carried less than was measured
-    options = ["--link", "200gbit", "--network", "infiniband-hdr"]
-    assert main(["report", str(tmp_path), *options, "-o", str(tmp_path / "page.html")]) == 0
-    page = (tmp_path / "page.html").read_text()
-    assert "40.0 %" in page
-    assert "of the expected" in page
+    assert findings([hand.read(node([0, 0], [(50, OFFICE)]))])[0].link == 0  # carried less than was measured
+
+
+def test_every_writer_has_the_shares_of_a_stated_link_and_network(hand, tmp_path, capsys, monkeypatch):
+    """10 GB/s of 200 Gbit/s are 40 %; a message of 50 MB takes 2 ms there, and the measured sum 10 ms."""
+    fields = {"collective": "allreduce", "message_bytes": 10**8, "dtype": "float32", "nodes": 2}
+    for aggregation, ms in (("native", 9.0), ("ring", 10.0)):
+        hand.case([[ms] * 9] * 2, kind="collective", aggregation=aggregation, **fields)
+    hand.case([[10.0] * 9] * 2, kind="pairwise", pattern="pair", aggregation="fabric", **fields)
+    hand.read({})
+    report, options = ["report", str(tmp_path)], ["--link", "200gbit", "--network", "infiniband-hdr"]
+    for form in ("md", "html", "tex"):
+        assert main([*report, *options, "-o", str(tmp_path / f"x.{form}")]) == 0
+        text = (tmp_path / f"x.{form}").read_text().replace("\\", "")
+        for words in ("busbw / link", "of the expected", "40.0 %"):
+            assert words in text, (form, words)
+    capsys.readouterr()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main([*report, *options]) == 0
+    shown = capsys.readouterr().out
+    assert "44.4 %" in shown and "% (ring)" in shown  # of the library no time is known
+    assert main([*report, *options, "--json"]) == 0
+    library, ring, pair = json.loads(capsys.readouterr().out)["cases"]
+    assert {row["link_bytes_per_second"] for row in (library, ring, pair)} == {25 * GB}
+    assert library["expected_seconds"] is None
+    assert 0.004 < ring["expected_seconds"] < 0.01 and 0.004 < pair["expected_seconds"] < 0.01
+    assert main([*report, *options, "-o", str(tmp_path / "x.csv")]) == 0
+    (_, of_ring, _) = csv.DictReader((tmp_path / "x.csv").read_text().splitlines())
+    assert float(of_ring["expected_seconds"]) == ring["expected_seconds"]
+
+
+@pytest.mark.parametrize(
+    "where", ["", "--json", *(f"x.{form}" for form in ("md", "html", "tex", "csv", "json", "svg"))]
+)
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("--network=infiniband-hdx", "did you mean 'infiniband-hdr'"), ("--link=3parsec", "must be a rate")],
+)
+def test_a_wrong_option_is_refused_for_every_writer(hand, tmp_path, capsys, where, option, words):
+    hand.train([[2.0] * 8]).read()
+    output = [where] if where.startswith("-") else ["-o", str(tmp_path / where)] if where else []
+    try:
+        code = main(["report", str(tmp_path), option, *output])
+    except SystemExit as ended:
+        code = ended.code
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+    assert not [*tmp_path.glob("x.*")]
+
+
+def test_options_without_an_effect_are_refused_or_named(hand, tmp_path, capsys):
+    hand.train([[2.0] * 8]).read()
+    for option in ("--link=1gbit", "--network=ethernet-10g", "--figure=Speedup", "--table=Scaling"):
+        assert main(["report", str(tmp_path), option, "-o", str(tmp_path / "x.json.xz")]) == 2
+        assert f"takes no {option.partition('=')[0]}\n" in capsys.readouterr().err
+    assert main(["report", str(tmp_path), "--link=1gbit", "--network=ethernet-10g"]) == 0
+    page = capsys.readouterr().out
+    assert "--link is not used" in page and "--network is not used" in page

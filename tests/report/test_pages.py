@@ -21,10 +21,12 @@ def test_without_its_libraries_the_page_is_left_out_and_one_line_says_why(tmp_pa
     (tmp_path / "report.html").write_text("an earlier one")
     assert pages.formats() == ["md"]
     line = pages.save(tmp_path, ["text"])
-    assert line == f"{tmp_path / 'report.md'} (report.html needs jinja2: pip install 'hpcdl[report]')"
+    assert (
+        line == f"{tmp_path / 'report.md'} (no report.html: Jinja2 is not installed: pip install 'hpcdl[report]')"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["report.md"]
 
 
 def test_a_page_that_is_asked_for_needs_its_libraries(hand, no_jinja):
-    with pytest.raises(ValueError, match=r"report.html needs jinja2: pip install 'hpcdl\[report\]'"):
+    with pytest.raises(ValueError, match=r"^Jinja2 is not installed: pip install 'hpcdl\[report\]'$"):
         render([hand.train([[5.0] * 9]).read()], "html")

@@ -19,8 +19,12 @@ from hpcdl.report.history_exports import gauges
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "slurm"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NEEDED = [re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]]
-IN_EASYBUILD = dict.fromkeys(("numpy", "scipy", "pandas"), "SciPy-bundle")
+LINES = (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["report"])
+NEEDED = [re.match(r"[\w-]+", line)[0] for line in LINES]
+IN_EASYBUILD = dict.fromkeys(("numpy", "scipy", "pandas"), "SciPy-bundle") | {
+    "jinja2": "Python-bundle-PyPI",
+    "protobuf": "protobuf-python",
+}
 
 
 def test_every_metric_of_the_dashboard_and_the_alerts_is_exported():

@@ -42,11 +42,11 @@ def _has_cases(run: Path) -> bool:
 
 
 class Copies:
-    """Cases of runs that were read before, in any form: they count once, and their runs are named."""
+    """Cases of runs that were read before, in any form: they count once, and the first such run is named."""
 
     def __init__(self) -> None:
         """Know no run."""
-        self.lines: list[str] = []
+        self._copies: list[tuple[str, str]] = []
         self._first: dict[str, tuple[int, str]] = {}
         self._runs = 0
 
@@ -58,9 +58,17 @@ class Copies:
         number = sum(run != self._runs for run, _ in origins)
         if copies:
             part = "" if number == len(identities) else f": {number} of its {len(identities)} cases"
-            verb = "and are" if part and number > 1 else "and is"
-            self.lines.append(f"{name} is a copy of {', '.join(copies.values())}{part}, {verb} left out")
+            verb = "are" if part and number > 1 else "is"
+            self._copies.append((f"{name} is a copy of {', '.join(copies.values())}{part}", verb))
         return [index for index, (run, _) in enumerate(origins) if run == self._runs]
+
+    @property
+    def lines(self) -> list[str]:
+        """A line with the number of copies, and the first one; none without copies."""
+        if len(self._copies) < 2:
+            return [f"{line}, and {verb} left out" for line, verb in self._copies]
+        first, _ = self._copies[0]
+        return [f"{len(self._copies)} runs repeat cases of others, which are left out; the first: {first}"]
 
 
 def launches_in(run: Run) -> list[Run]:

@@ -46,7 +46,7 @@ from hpcdl.analysis.statistics.estimates import (
     ratio_interval,
 )
 from hpcdl.trace.files import JsonObject
-from hpcdl.trace.quantities import COLUMNS, EXCHANGES
+from hpcdl.trace.quantities import EXCHANGES, QUANTITIES
 from hpcdl.trace.quantity import Quantity
 from hpcdl.trace.recorder import Rows
 
@@ -177,6 +177,27 @@ def _bounded(quantity: Quantity[float | None], interval: Interval) -> JsonObject
     return {column.name: value for column, value in zip(columns, interval, strict=True) if column}
 
 
+def _recorded(point: Point) -> Record:
+    """Return the record of what the launches recorded; numbers are of those whose times count, outcomes of all."""
+    names = dict.fromkeys(name for launch in point.launches for name in launch.record.values)
+    further = dict.fromkeys(name for launch in point.launches for name in launch.record.further)
+    values, others = dict[str, Any](), JsonObject()
+    for quantity in map(QUANTITIES.__getitem__, names):
+        of_times = quantity.reduction == "median" and not quantity.seeded
+        counted = point.timed if of_times else point.launches
+        values[quantity.name] = quantity.reduced([quantity.of(launch.record) for launch in counted])
+    for name in further:
+        known = [launch.record.further.get(name) for launch in point.launches]
+        are_numbers = {type(value) for value in known} <= {int, float}
+        others[name] = (NUMBER if are_numbers else WORD).reduced(known)
+    return Record(further=others, **values)
+
+
+NUMBER: Final = Quantity[Any]("number null", None, reduction="median")
+WORD: Final = Quantity[Any]("string null", None)
+"""Numbers and other fields of a user's own kind of case."""
+
+
 def _record(point: Point, points: Sequence[Point]) -> Record:
     measured: JsonObject = {
         "draw": point.record.draw if len(point.launches) == 1 else None,
@@ -189,7 +210,6 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
         "bytes_sent_per_rank": _middle(point, itemgetter("bytes_sent")),
         "messages_per_rank": _middle(point, itemgetter("messages")),
-        "correct": _verdict(point),
         "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
         "stolen": float(np.mean([launch.disturbance.stolen for launch in point.timed])),
         "busy_cores": median_of(launch.disturbance.busy_cores for launch in point.timed),
@@ -198,16 +218,11 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "error": next((text for launch in point.launches if (text := launch.record.error)), None),
         **_waiting(point),
         **_health(point),
-        **{
-            name: median_of(quantity.of(launch.record) for launch in point.timed)
-            for name, quantity in COLUMNS.items()
-            if quantity.per_launch
-        },
         **(_training(point, points) if point.record.is_training else _collective(point)),
     }
     several = len(point.launches) > 1  # columns of one launch do not hold for all
     columns = {name: _json(value) for name, value in measured.items() if several or value is not None}
-    return point.record.but(launch=None, **columns)
+    return _recorded(point).but(launch=None, **columns)
 
 
 def _waiting(point: Point) -> JsonObject:
@@ -334,12 +349,6 @@ def _collective(point: Point) -> JsonObject:
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
     }
-
-
-def _verdict(point: Point) -> bool | None:
-    """False when any launch failed its check, None when any was not checked."""
-    checks = [launch.record.correct for launch in point.launches]
-    return False if False in checks else True if all(checks) else None
 
 
 def _middle(point: Point, of: Callable[[Rows], Vector]) -> float | None:

@@ -280,7 +280,7 @@ async def simulate(
         first = {}
         _record_divergence(journals, len(spec.data.train))
     failures = {"process_failure": failure.of(failed)} if failure else {}
-    return {**first, "nodes": -(-ranks // cluster.ranks_per_host), **failures}
+    return {**first, "nodes": cluster.hosts_of(ranks), **failures}
 
 
 def _record_divergence(journals: Sequence[Journal], epoch: int) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from hpcdl.extras import missing
 from hpcdl.fabric.comm import Array
 from hpcdl.fabric.device.staged_copy import Wait
 
@@ -15,7 +16,7 @@ def library() -> Any:
         import cupy
         from cupy.cuda import nccl
     except ImportError as error:
-        raise ValueError(f"NCCL needs CuPy, which cannot be loaded: {error}") from None
+        raise ValueError(f"NCCL needs CuPy: {missing('cupy', f'cannot be loaded ({error})')}") from None
     if not nccl.available:
         raise ValueError("NCCL is not installed: pip install nvidia-nccl-cu13, or -cu12 for a CUDA 12 driver")
     try:

@@ -55,6 +55,8 @@ class Declaration:
     """Name by which a suite asks for its answer; empty: that of its file."""
     table: str = ""
     """Name of the section whose table shows the answer; empty: its own."""
+    compares: bool = False
+    """True if its tables have the shares of a stated network and link: then a terminal shows them too."""
 
 
 def badges(records: Sequence[Record]) -> list[str]:

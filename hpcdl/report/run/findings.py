@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 from hpcdl.analysis.network import links, nodes, waiting
 from hpcdl.analysis.network.links import Links
@@ -15,7 +16,9 @@ from hpcdl.analysis.run.outcome import Staleness, staleness
 from hpcdl.analysis.run.pooling import distinct
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
-from hpcdl.prediction.predict import Prediction, expected, predict_run
+from hpcdl.fabric.network import Network
+from hpcdl.prediction.predict import Prediction, expect, predict_run
+from hpcdl.report.run import link_counters
 from hpcdl.report.run.grouping import Method, Settings, problems, settings
 from hpcdl.report.run.method_names import run_names
 from hpcdl.report.run.warnings import warnings
@@ -24,11 +27,23 @@ from hpcdl.trace.run import Run
 
 
 @dataclass(frozen=True)
+class Reference:
+    """Network and rate of a host's link (bytes/s) with which measured times are compared, if they are stated."""
+
+    network: Network | None = None
+    link: float = 0.0
+
+
+NOTHING_STATED: Final = Reference()
+
+
+@dataclass(frozen=True)
 class Findings:
     """Findings in one run."""
 
     run: Run
     name: str
+    reference: Reference = NOTHING_STATED
 
     @cached_property
     def launches(self) -> list[Launch]:
@@ -43,8 +58,20 @@ class Findings:
 
     @cached_property
     def records(self) -> list[Record]:
-        """One record per case and seed. Raises AmbiguousCaseError."""
-        return disturbance.marked(self.run, records(self.launches))
+        """One record per case and seed, with what is expected of it. Raises AmbiguousCaseError."""
+        rows = disturbance.marked(self.run, records(self.launches))
+        linked = [row for row in rows if row.busbw_bytes_per_second and row.nodes != 1 and not row.network]
+        link = self.reference.link or link_counters.link_rate(self.run.environment, linked)
+        for record in linked:
+            record.link_bytes_per_second = link or None
+        if self.reference.network is not None:
+            expect(self.reference.network, rows)
+        return rows
+
+    @property
+    def link(self) -> float:
+        """Rate of a host's link (bytes/s); 0 if it is unknown, or no case has a bus bandwidth between hosts."""
+        return max((record.link_bytes_per_second or 0.0 for record in self.records), default=0.0)
 
     @cached_property
     def problems(self) -> list[list[Method]]:
@@ -59,7 +86,16 @@ class Findings:
     @cached_property
     def warnings(self) -> list[str]:
         """Doubts about the numbers, worst first."""
-        return warnings(self.run, self.records)
+        options = (
+            ("--network", self.reference.network, Record.expected_seconds, "whose algorithm is known"),
+            ("--link", self.reference.link, Record.link_bytes_per_second, "between hosts"),
+        )
+        unused = [
+            f"{option} is not used: no case is a measured collective or exchange {which}."
+            for option, stated, quantity, which in options
+            if stated and not any(map(quantity.of, self.records))
+        ]
+        return [*warnings(self.run, self.records), *unused]
 
     @cached_property
     def usable_cores(self) -> float | None:
@@ -85,12 +121,6 @@ class Findings:
     def predicted(self) -> Prediction | None:
         """Network fitted to the measured times, and its predictions; None if too little was measured."""
         return predict_run(self.run, self.records)
-
-    @cached_property
-    def expected(self) -> dict[int, float]:
-        """Times (s) of collectives and exchanges on the network that the report names, by id of the record."""
-        name = self.run.environment.get("expected_network")
-        return expected(name, self.records) if name else {}
 
     @cached_property
     def links(self) -> list[Links]:
@@ -121,8 +151,8 @@ class Findings:
         return papers(self.run.suite)
 
 
-def findings(runs: Sequence[Run]) -> list[Findings]:
+def findings(runs: Sequence[Run], reference: Reference = NOTHING_STATED) -> list[Findings]:
     """Return the findings in each run; copies of a run are left out, and named by the first."""
     runs = distinct(runs) if len(runs) > 1 else runs
     names = run_names([run.path for run in runs])
-    return [Findings(run, name) for run, name in zip(runs, names, strict=True)]
+    return [Findings(run, name, reference) for run, name in zip(runs, names, strict=True)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts
-from hpcdl.analysis.run.record import group_by_key
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.report.formats.cells import percent, plural, rate, spread, volume
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
@@ -185,6 +185,21 @@ def host_rate(environment: JsonMapping) -> float:
         carriers = [nic.rate for nic in of_host if nic.carried >= limit]
         rates.add(sum(carriers) / 8 if len(set(carriers)) == 1 else 0.0)
     return rates.pop() if len(rates) == 1 else 0.0
+
+
+def link_rate(environment: JsonMapping, measured: Sequence[Record]) -> float:
+    """Return the rate of a host's link (bytes/s): of the slowest emulated one, or of its NICs; 0: unknown.
+
+    NICs that carried less than a ``measured`` bandwidth are not those that carried it.
+    """
+    if testbed := environment.get("emulated"):
+        return float(min(testbed["bytes_per_second"].values(), default=0))
+    link = host_rate(environment) if measured else 0.0
+    return link if all((record.busbw_bytes_per_second or 0) <= MAX_SHARE * link for record in measured) else 0.0
+
+
+MAX_SHARE: Final = 1.05
+"""Of a link's rate; a higher one is another link's."""
 
 
 def idle_nics(environment: JsonMapping) -> Iterator[str]:

@@ -12,7 +12,6 @@ from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import bounded, percent, plural, rate, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point
-from hpcdl.report.run import link_counters
 from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import time_ratio
@@ -150,7 +149,7 @@ def _times(axis: Axis, timed: Iterable[tuple[str, str, float, Record]]) -> list[
 
 def bus_bandwidth(findings: Findings) -> list[Lines]:
     """Return bus bandwidth over size, / the rate of the links if it is known."""
-    link, made = link_rate(findings), list[Lines]()
+    link, made = findings.link, list[Lines]()
     title, axis = "Bus bandwidth", Axis("busbw", rate, 10)
     note = "Bus bandwidth as nccl-tests defines it; bars are 95 % intervals."
     if link:
@@ -174,31 +173,12 @@ def _largest_first(groups: dict[Group, list[Record]]) -> list[tuple[Group, list[
     return sorted(groups.items(), key=lambda item: (item[0].collective != "allreduce", -item[0].ranks))
 
 
-def link_rate(findings: Findings) -> float:
-    """Return the rate of a host's link (bytes/s): stated, of the slowest emulated one, or of its NICs; 0: unknown.
-
-    NICs that carried less than a measured bandwidth are not those that carried it.
-    """
-    environment = findings.run.environment
-    if stated := environment.get("link_bits_per_second"):
-        return float(stated) / 8
-    if testbed := environment.get("emulated"):
-        return float(min(testbed["bytes_per_second"].values(), default=0))
-    measured = [record for record in findings.records if not record.network and (record.nodes or 1) > 1]
-    link = link_counters.host_rate(environment) if measured else 0.0
-    return link if all((record.busbw_bytes_per_second or 0) <= MAX_SHARE * link for record in measured) else 0.0
-
-
-MAX_SHARE: Final = 1.05
-"""Of a link's rate; a higher one is another link's."""
-
-
 def bandwidth(record: Record, link: float) -> Interval:
     """Return the bus bandwidth with the interval of its time, / the rate of the links if it is not 0.
 
     NaN of ranks on one host, which use no link, and of simulated ones.
     """
-    if link and (record.nodes == 1 or record.network):
+    if link and not record.link_bytes_per_second:
         return NOTHING
     middle = record.time_p50_seconds or math.nan
     times = middle, record.time_p50_high_seconds, record.time_p50_low_seconds

@@ -43,7 +43,6 @@ from hpcdl.report.run.operations import (
     collective_time,
     families,
     grouped,
-    link_rate,
     place,
     ranked,
     sizes,
@@ -80,7 +79,7 @@ def page(findings: Findings, *, bandwidths: bool = False) -> Section:
     """Return one table per group, each algorithm by size, ``bandwidths``: in the section on them."""
     if bandwidths != ("bus_bandwidth" in findings.answered_by):
         return Section("Bus bandwidth" if bandwidths else "Collectives")
-    groups, link = grouped(findings.records, "collective"), link_rate(findings)
+    groups = grouped(findings.records, "collective")
     records = [record for rows in groups.values() for record in rows]
     notes = [
         *[NOTE] * any(not group.network for group in groups),
@@ -88,10 +87,7 @@ def page(findings: Findings, *, bandwidths: bool = False) -> Section:
         *[SIMULATED_NOTE] * any(group.network for group in groups),
         *[AT_ONCE_NOTE] * any(record.concurrent for record in records),
     ]
-    tables = [
-        table(_columns(rows, link, findings.expected), rows, group.title, left=2, ascending=True)
-        for group, rows in groups.items()
-    ]
+    tables = [table(_columns(rows), rows, group.title, left=2, ascending=True) for group, rows in groups.items()]
     return Section("Collectives", notes, tables=tables)
 
 
@@ -110,14 +106,17 @@ def _reached(record: Record, link: float) -> str:
     return bounded(*bandwidth(record, link), percent if link else rate)
 
 
-def of_expected(expected: Mapping[int, float]) -> Column[Record]:
-    """Return the column of the speed, as a share of that on the network that the report names."""
-
-    def cell(record: Record) -> str:
-        return percent(expected.get(id(record)), record.time_p50_seconds)
-
-    note = "Of the expected: time on the network of --network / p50; below 100 % the measured one is slower."
-    return Column("of the expected", cell, note, importance="answer")
+OF_EXPECTED: Final = Column[Record](
+    "of the expected",
+    lambda record: percent(record.expected_seconds, record.time_p50_seconds),
+    "Of the expected: time on the network of --network / p50; below 100 % the measured one is slower.",
+    importance="answer",
+)
+OF_LINK: Final = Column[Record](
+    "busbw / link",
+    lambda record: _reached(record, record.link_bytes_per_second) if record.link_bytes_per_second else NONE,
+    importance="answer",
+)
 
 
 def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) -> Column[Record]:
@@ -128,11 +127,8 @@ def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) 
     return Column(heading, cell, importance="detail")
 
 
-def _columns(rows: Sequence[Record], link: float, expected: Mapping[int, float]) -> list[Column[Record]]:
-    """Return the columns of a group; simulated times have no quantiles, no intervals and no checks.
-
-    ``expected``: times (s) by id of the record.
-    """
+def _columns(rows: Sequence[Record]) -> list[Column[Record]]:
+    """Return the columns of a group; simulated times have no quantiles, no intervals and no checks."""
     simulated, peers = any(record.network for record in rows), sizes(rows)
     closed: list[Column[Record]] = [
         Column("closed form", lambda record: seconds(record.predicted_seconds)),
@@ -155,8 +151,8 @@ def _columns(rows: Sequence[Record], link: float, expected: Mapping[int, float])
         *([] if simulated else measured),
         value(Record.algbw_bytes_per_second, importance="detail"),
         value(Record.busbw_bytes_per_second),
-        Column("busbw / link", lambda record: _reached(record, link) if link else NONE, importance="answer"),
-        of_expected(expected),
+        OF_LINK,
+        OF_EXPECTED,
         Column("best / p50", lambda record: _share_of(peers[record.message_bytes or 0], record)),
         Column("native / p50", by_native),
         Column("fastest", lambda record: place(record, peers[record.message_bytes or 0]), importance="answer"),
@@ -258,7 +254,16 @@ def _of_lowest(column: Column[Record]) -> Column[Comparable]:
     def cell(point: Comparable) -> str:
         return next(map(column.cell, ranked(point.peers)), NONE)
 
-    return Column(column.heading, cell, importance=column.importance)
+    return Column(column.heading, cell, column.note, column.importance)
+
+
+def _expected(point: Comparable) -> str:
+    """Return the share of the fastest scheme that has one, which the library has not, and name another one."""
+    first = ranked(point.peers)[:1]
+    for record in (*ranked(point.peers), *point.peers):  # all may be disturbed
+        if record.expected_seconds:
+            return OF_EXPECTED.cell(record) + ("" if record in first else f" ({scheme_name(record)})")
+    return NONE
 
 
 def _standing(point: Comparable) -> str:
@@ -278,16 +283,18 @@ FASTEST: Final[tuple[Column[Comparable], ...]] = (
     _of_lowest(bounds(Record.time_p50_seconds)),
     Column("tied with it", _standing, importance="answer"),
     Column("native", _library),
+    _of_lowest(OF_LINK),
+    Column(OF_EXPECTED.heading, _expected, OF_EXPECTED.note, OF_EXPECTED.importance),
     Column("WRONG", lambda point: several([scheme_name(r) for r in point.peers if r.correct is False])),
 )
 
 
-SECTION = Declaration(110, page, short, 100, answer=answer, figures=(collective_time,))
+SECTION = Declaration(110, page, short, 100, answer=answer, figures=(collective_time,), compares=True)
 
 
 def reached(findings: Findings) -> Answer | None:
     """Return which share of the links' rate the fastest scheme reaches, with the longest and shortest messages."""
-    link, lines = link_rate(findings), list[str]()
+    link, lines = findings.link, list[str]()
     of = f" of the links' rate of {rate(link)}" if link else ""
     groups = grouped(findings.records, "collective") if "bus_bandwidth" in findings.answered_by else {}
     for group, rows in groups.items():
@@ -320,6 +327,7 @@ BUS_BANDWIDTH = Declaration(
     answer=reached,
     figures=(bus_bandwidth,),
     name="bus_bandwidth",
+    compares=True,
 )
 
 

@@ -17,44 +17,42 @@ from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
 from hpcdl.report.run.draining import SlowHost, sentences
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
-from hpcdl.report.run.operations import CHECKED, grouped, link_rate
+from hpcdl.report.run.operations import CHECKED, grouped
 from hpcdl.report.sections import nodes
-from hpcdl.report.sections.collectives import of_expected, one_launch
+from hpcdl.report.sections.collectives import OF_EXPECTED, one_launch
 from hpcdl.trace.quantities import EXCHANGES
 
 
-def _exchanges(findings: Findings) -> list[Column[Record]]:
-    """Return the columns; the share of the link is that of ranks that are alone on their hosts."""
-    link = link_rate(findings)
+def _of_link(record: Record) -> str:
+    """Return the share of the link's rate; a dash unless ranks are alone on their hosts."""
+    alone = record.ranks == record.nodes
+    return percent(record.algbw_bytes_per_second, record.link_bytes_per_second) if alone else NONE
 
-    def of_link(record: Record) -> str:
-        alone = record.ranks == record.nodes and not record.network
-        return percent(record.algbw_bytes_per_second, link) if link and alone else NONE
 
-    return [
-        value(Record.message_bytes),
-        Column("program", scheme_name),
-        value(Record.time_p50_seconds, importance="answer"),
-        bounds(Record.time_p50_seconds, importance="answer"),
-        value(Record.time_p99_seconds),
-        value(Record.time_max_seconds, importance="detail"),
-        value(Record.algbw_bytes_per_second),
-        Column("algbw / link", of_link, importance="answer"),
-        of_expected(findings.expected),
-        Column("correct", lambda record: CHECKED[record.correct]),
-    ]
+EXCHANGE: Final[tuple[Column[Record], ...]] = (
+    value(Record.message_bytes),
+    Column("program", scheme_name),
+    value(Record.time_p50_seconds, importance="answer"),
+    bounds(Record.time_p50_seconds, importance="answer"),
+    value(Record.time_p99_seconds),
+    value(Record.time_max_seconds, importance="detail"),
+    value(Record.algbw_bytes_per_second),
+    Column("algbw / link", _of_link, importance="answer"),
+    OF_EXPECTED,
+    Column("correct", lambda record: CHECKED[record.correct]),
+)
 
 
 def pairwise_page(findings: Findings) -> Section:
     """Return one table per group of comparable exchanges."""
     exchanges = [record for record in findings.records if record.pattern in {None, "pair", *EXCHANGES}]
     groups = grouped(exchanges, "pairwise")
-    tables = [table(_exchanges(findings), rows, group.title, left=2) for group, rows in groups.items()]
+    tables = [table(EXCHANGE, rows, group.title, left=2) for group, rows in groups.items()]
     records = [record for rows in groups.values() for record in rows]
     return Section("Pairwise exchange", one_launch(records), tables=tables, per="exchange")
 
 
-PAIRWISE: Final = Declaration(120, pairwise_page)
+PAIRWISE: Final = Declaration(120, pairwise_page, compares=True)
 
 
 MAX_RANKS: Final = 48

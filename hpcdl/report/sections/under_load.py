@@ -39,8 +39,9 @@ def measured(findings: Findings, pattern: str) -> list[Measured]:
     """Return the cases of a pattern, ascending by size, with their undisturbed launches; with all if none is."""
     numbered = [each for each in enumerate(findings.launches) if each[1].record.pattern == pattern]
     cases = group_by_key((launch.record.case, each) for each in numbered if len((launch := each[1]).seconds))
+    pooled = {record.case: record for record in findings.records}
     made = [
-        Measured(launches[0].record, undisturbed(launches), findings.run.hosts_of(indices[0]))
+        Measured(pooled[launches[0].record.case], undisturbed(launches), findings.run.hosts_of(indices[0]))
         for indices, launches in (zip(*case, strict=True) for case in cases.values())
     ]
     return sorted(made, key=lambda case: case.record.message_bytes or 0)
@@ -106,12 +107,8 @@ def incast_answer(case: Measured) -> str:
     """Return the receiver's rate and the fairness among the senders."""
     return (
         f"{plural(case.record.ranks - 1, 'rank')} that send {volume(_size(case))} to one at once reach "
-        f"{bounded(*incast_rate(case), rate)} together; their fairness is {digits(_fairness(case).value)}."
+        f"{bounded(*incast_rate(case), rate)} together; their fairness is {digits(case.record.fairness)}."
     )
-
-
-def _fairness(case: Measured) -> Interval:
-    return case.over_launches(lambda launch: launch.record.fairness or 0.0)
 
 
 def messages_per_second(case: Measured) -> Interval:
@@ -222,7 +219,7 @@ INCAST: Final = _declared(
     ("Incast", INCAST_NOTE),
     [
         *_columns("rate at the receiver", incast_rate, rate),
-        Column("fairness", lambda case: digits(_fairness(case).value)),
+        Column("fairness", lambda case: digits(case.record.fairness)),
     ],
     incast_answer,
 )

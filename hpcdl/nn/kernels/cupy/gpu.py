@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from hpcdl.extras import missing
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.geometry import BatchNormGeometry, Shape, WindowGeometry, master, storage_dtype
 from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid, Uid, grid_over, options, text
@@ -17,7 +18,6 @@ LOCAL_RANKS: Final = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCA
 """Environment variables of launchers that hold the rank within the host."""
 DEFAULT_ALGORITHM: Final = -1
 """cuBLAS chooses."""
-EXTRA: Final = "pip install 'hpcdl[cuda13]', or 'hpcdl[cuda12]' for a CUDA 12 driver"
 
 
 @cache
@@ -29,7 +29,7 @@ def gpu(*, tf32: bool, deterministic: bool) -> "Gpu":
     try:
         import cupy
     except ImportError as error:
-        raise ValueError(f"CuPy is not installed ({error}): {EXTRA}") from None
+        raise ValueError(missing("cupy", f"is not installed ({error})")) from None
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
@@ -39,7 +39,7 @@ def gpu(*, tf32: bool, deterministic: bool) -> "Gpu":
     try:
         import cudnn  # noqa: F401 - reports a missing library before anything runs
     except ImportError as error:
-        raise ValueError(f"cuDNN's frontend is not installed ({error}): {EXTRA}") from None
+        raise ValueError(missing("cudnn", f"is not installed ({error})")) from None
     local_rank = next((int(os.environ[name]) for name in LOCAL_RANKS if name in os.environ), 0)
     return Gpu(local_rank % count, tf32=tf32, deterministic=deterministic)
 
