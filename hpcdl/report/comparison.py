@@ -133,7 +133,7 @@ def _remedies(comparison: Comparison) -> list[str]:
     remedies = []
     needed = [change.needed for change in comparison.undecided if math.isfinite(change.needed)]
     if comparison.verdict == INCONCLUSIVE and needed:
-        units = "jobs" if (1, 1) == comparison.jobs or comparison.unit == "job" else "launches"
+        units = "jobs" if comparison.jobs == (1, 1) or comparison.unit == "job" else "launches"
         number = f"{max(np.median(needed), MIN_DRIFT):.2g} {units}"
         remedies.append(
             f"'Unchanged' needs about {number} a side (median inconclusive measure, probability 80 %)."

@@ -122,6 +122,6 @@ def test_the_interval_of_a_rank_correlation_of_few_values_covers_it(count):
     generator, covered = np.random.default_rng(count), 0
     for _ in range(300):
         first, other = generator.normal(size=(2, count))
-        _, low, high = rank_correlation(first, 0.9 * first + math.sqrt(1 - 0.9**2) * other)
-        covered += low <= 6 / math.pi * math.asin(0.45) <= high
+        _, low, high = rank_correlation(first, 0.9 * first + np.sqrt(1 - 0.9**2) * other)
+        covered += low <= 6 / np.pi * np.arcsin(0.45) <= high
     assert covered / 300 > 0.93

@@ -213,8 +213,8 @@ def changes_of(
 ) -> tuple[list[Change], float, bool]:
     """Return the changes, the correlation of neighbours that intervals allow for, and True if pairs are compared.
 
-    All measures with values on both sides are tested together: their means, and their shares of slow launches. Shares
-    are tested apart, of the measures whose numbers of slow launches can be significant (Tarone 1990).
+    All measures with values on both sides are tested together: their means and their shares of slow launches.
+    Shares are tested apart, of the measures whose numbers of slow launches can be significant (Tarone 1990).
     ``units``: launches or jobs of each side in the order of time, else that of the values is meant; ``alternate``:
     one of each side follows the other.
     """

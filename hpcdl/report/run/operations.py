@@ -67,7 +67,7 @@ def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
 
 
 def ranked(records: Iterable[Record], *, disturbed: bool = False) -> list[Record]:
-    """Return the undisturbed, or the disturbed records with a time and without a wrong result, the fastest first."""
+    """Return the undisturbed, or disturbed records with a time and no wrong result, the fastest first."""
     kept = [record for record in records if record.time_p50_seconds and record.correct is not False]
     return sorted(
         (record for record in kept if bool(record.disturbed) == disturbed),
