@@ -134,7 +134,7 @@ def _remedies(comparison: Comparison) -> list[str]:
     needed = [change.needed for change in comparison.undecided if math.isfinite(change.needed)]
     if comparison.verdict == INCONCLUSIVE and needed:
         units = "jobs" if comparison.jobs == (1, 1) or comparison.unit == "job" else "launches"
-        number = f"{max(np.median(needed), MIN_DRIFT):.2g} {units}"
+        number = f"{float(f'{max(np.median(needed), MIN_DRIFT):.2g}'):,.0f} {units}"
         remedies.append(
             f"'Unchanged' needs about {number} a side (median inconclusive measure, probability 80 %)."
         )
