@@ -16,6 +16,7 @@ from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, UNCHANGED,
 from hpcdl.analysis.over_time.series import RunSeries, median_slowness
 from hpcdl.analysis.over_time.suspects import host_list
 from hpcdl.analysis.run.disturbance import facts
+from hpcdl.analysis.statistics.differences import MIN_DRIFT
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, digits, interval, longer, plural, seconds, signed
@@ -36,6 +37,8 @@ MAX_NAME: Final = 10_000
 """Characters of a name that nothing limits."""
 MAX_RATIO: Final = 10.0
 """Largest ratio that is shown as the smallest visible one; beyond it a comparison sees nothing."""
+RESEMBLING: Final = 0.3
+"""Correlation of neighbours that must be excluded, or the page asks for runs of both sides in turn."""
 MOST_ROWS: Final = 20
 """Largest ratios, and smallest ones, that the figure has at most."""
 
@@ -69,9 +72,11 @@ def _runs(comparison: Comparison) -> list[str]:
     if comparison.between_jobs and len(baseline) + len(candidate) > 2:
         share = f"{100 * comparison.between_jobs:g} % (--between-jobs)"
         lines.append(f"Each side is one job. Jobs are assumed to differ by {share}: compare several jobs.")
+    if comparison.paired:
+        lines.append("Both sides alternate in time: each run is compared with the one beside it.")
     if comparison.drift:
-        neighbours = f"each resembles the one before it (correlation {comparison.drift:.2f})"
-        lines.append(f"Launches of one job drift: {neighbours}. Intervals allow for it.")
+        allowed = f"Intervals allow for a correlation of {comparison.drift:.2f}"
+        lines.append(f"{allowed} between each {comparison.unit} and the one before it.")
     if comparison.unit == "job":
         lines.append("Each job counts once, with the median of its launches.")
     if min(len(baseline), len(candidate)) == 1 < max(len(baseline), len(candidate)):
@@ -112,7 +117,7 @@ def verdict(comparison: Comparison) -> Verdict:
         size=sentence.size,
         launches=sentence.launches,
         cause=" ".join(filter(None, [sentence.cause, *(links if word == REGRESSED else ()), *others])),
-        remedy="Launches of one job drift: start them in several jobs." if comparison.drift else "",
+        remedy=" ".join(_remedies(comparison)),
         facts={
             "worst": text,
             "state": worst.verdict.upper(),
@@ -121,6 +126,23 @@ def verdict(comparison: Comparison) -> Verdict:
             "least": f"{100 * comparison.min_effect:g} %",
         },
     )
+
+
+def _remedies(comparison: Comparison) -> list[str]:
+    """Return how runs should be started, and how many of them an undecided comparison needs."""
+    remedies = []
+    needed = [change.needed for change in comparison.undecided if math.isfinite(change.needed)]
+    if comparison.verdict == INCONCLUSIVE and needed:
+        units = "jobs" if comparison.jobs == (1, 1) or comparison.unit == "job" else "launches"
+        number = f"{float(f'{max(np.median(needed), MIN_DRIFT):.2g}'):,.0f} {units}"
+        remedies.append(
+            f"'Unchanged' needs about {number} a side (median inconclusive measure, probability 80 %)."
+        )
+    if comparison.drift > RESEMBLING and comparison.jobs == (1, 1):
+        remedies.append("Launches of one job may drift: start them in several jobs, both sides in turn.")
+    elif comparison.drift > RESEMBLING:
+        remedies.append("Successive runs may resemble each other: start both sides in turn.")
+    return remedies
 
 
 def _hosts(comparison: Comparison) -> str:
@@ -251,6 +273,7 @@ def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
         "unit": comparison.unit,
         "between_jobs": comparison.between_jobs,
         "drift": comparison.drift,
+        "paired": comparison.paired,
         "baseline": [_run(run) for run in baseline],
         "candidate": [_run(run) for run in candidate],
         "copies": copies,
@@ -282,6 +305,7 @@ def _change(change: Change) -> dict[str, object]:
         "ratio_high": change.high,
         "p_adjusted": change.p,
         "smallest_visible_ratio": change.smallest,
+        "launches_needed": change.needed,
         "largest_undecided_ratio": change.largest if change.verdict == INCONCLUSIVE else None,
     }
 

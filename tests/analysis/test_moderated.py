@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from analysis.comparison_figures import DRIFTING, UNCHANGED, share
+from analysis.comparison_figures import DRIFTING, UNCHANGED, changed, drifting, share, states
 
-from hpcdl.analysis.statistics.differences import adjusted, difference, moderated, smallest_visible
+from hpcdl.analysis.statistics.differences import adjusted, difference, moderated, needed, smallest_visible
 
 LAUNCHES = (2, 3, 5, 10, 20)
 MEASURES = 12
@@ -112,6 +112,24 @@ def test_states_and_unequal_variances_are_no_regression(kind, launches):
 def test_launches_of_one_job_that_drift_are_rarely_a_regression(kind):
     """Of measures that drift apart, 46 to 57 % of such comparisons would find one without their order."""
     assert share(DRIFTING[kind], (6, 6), 60, first=False) <= most(0.1, 60)
+
+
+@pytest.mark.parametrize(("n", "most_false"), [(3, 0.1), (5, 0.05)])
+def test_launches_that_resemble_the_one_before_are_rarely_a_regression(n, most_false):
+    """Of independent sides whose order is not looked at, 44 and 56 % would have one."""
+    assert share(drifting(0.5, NOISE), (n, n), 100, first=False) <= most(most_false, 100)
+    assert share(changed(states(0.0, deviation=NOISE), 1.1), (n, n), 100, first=True) >= 0.8
+
+
+def test_as_many_launches_as_needed_are_unchanged_four_times_in_five():
+    rows = np.random.default_rng(1).normal(0, NOISE, (2, MEASURES, 400))
+    test = moderated(*rows, 0.0)
+    n = int(np.median(needed(test.difference, test.counts, LIMIT)))
+    bounds = [
+        moderated(*side, 0.0).difference.bounds()
+        for side in np.random.default_rng(2).normal(0, NOISE, (60, 2, MEASURES, n))
+    ]
+    assert 0.7 < np.mean([(low >= -LIMIT) & (high <= LIMIT) for low, high in bounds]) < 0.9
 
 
 def test_the_stated_variation_between_jobs_counts_once_a_side():

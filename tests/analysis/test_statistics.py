@@ -131,3 +131,13 @@ def test_the_rank_correlation_is_scipys():
     value, low, high = rank_correlation(first, second)
     assert value == pytest.approx(scipy.stats.spearmanr(first, second).statistic)
     assert low < value < high < 1
+
+
+@pytest.mark.parametrize("count", [4, 5, 6])
+def test_the_interval_of_a_rank_correlation_of_few_values_covers_it(count):
+    generator, covered = np.random.default_rng(count), 0
+    for _ in range(300):
+        first, other = generator.normal(size=(2, count))
+        _, low, high = rank_correlation(first, 0.9 * first + np.sqrt(1 - 0.9**2) * other)
+        covered += low <= 6 / np.pi * np.arcsin(0.45) <= high
+    assert covered / 300 > 0.93

@@ -199,3 +199,11 @@ def test_disturbed_cases_are_in_no_series(hand):
     assert [one.case for one in found.cases] == ["quiet", "wrong"]
     assert list(found.disturbed) == ["loud"]
     assert "rank 0" in found.disturbed["loud"]
+
+
+def test_a_table_of_disturbed_collectives_keeps_its_times(hand, row):
+    for scheme, ms in (("ring", 1.0), ("native", 5.0)):
+        whole = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
+        hand.case([[ms] * 9] * 2, aggregation=scheme, message_bytes=4, counters=[rank(), foreign(5)], **whole)
+    brief = render([hand.read(suite_text='[suite]\nanswer = "collectives"')], "md")
+    assert {"ring", "1.00 ms", "5.00 ms", "not decided: DISTURBED"} <= {*row(brief, "4 B")}

@@ -52,6 +52,8 @@ class Change:
     """Smallest ratio that would be found with 80 % power if no other measure changed."""
     largest: float = math.nan
     """Largest ratio that is not excluded: bound of the interval, or of the shares of slow launches."""
+    needed: float = math.nan
+    """Launches or jobs a side with which 80 % of the intervals would be within the limit if nothing changed."""
     by_share: bool = False
     """True for a regression of the share of slow launches; the ratio is of all launches, without interval."""
 
@@ -102,7 +104,8 @@ def pairs(baseline: Sequence[RunSeries], candidate: Sequence[RunSeries]) -> list
     nor missing; a case without undisturbed launches on a side is inconclusive.
     """
     names = [(case.suite, case.case) for run in (*baseline, *candidate) for case in run.cases]
-    names += [(run.suite, case) for run in candidate for case in (*run.without_result, *run.disturbed)]
+    names += [(run.suite, case) for run in candidate for case in run.without_result]
+    names += [(run.suite, case) for run in (*baseline, *candidate) for case in run.disturbed]
     paired: list[Change] = []
     for suite, case in dict.fromkeys(names):
         before, now = (_side(runs, suite, case) for runs in (baseline, candidate))

@@ -22,10 +22,12 @@ from hpcdl.analysis.over_time.pairing import FAILED, INCONCLUSIVE, MISSING, NEW,
 from hpcdl.analysis.over_time.series import RunSeries
 from hpcdl.analysis.statistics.differences import (
     ALPHA,
+    MIN_DRIFT,
     Group,
     Matrix,
     adjusted,
     moderated,
+    needed,
     smallest_visible,
 )
 from hpcdl.analysis.statistics.estimates import bounded_exp, proportion_interval
@@ -102,7 +104,9 @@ class Comparison:
     unused: list[Accepted]
     """Accepted regressions that match no compared case."""
     drift: float = 0.0
-    """Correlation of neighbours among the launches of one job; 0 unless it is significant."""
+    """Correlation of successive launches or jobs that intervals allow for; 0 if both sides alternate."""
+    paired: bool = False
+    """True if launches or jobs of both sides alternate in time, and are compared in pairs."""
     sides: tuple[Sequence[RunSeries], Sequence[RunSeries]] = ((), ())
     """Runs of the baseline and of the candidate."""
 
@@ -145,20 +149,23 @@ def compare(
 
     ``between_jobs``: standard deviation between jobs as a share, which counts if each side is one job.
 
-    Raises ValueError if the baseline has no measured case.
+    Raises ValueError if the baseline has no measured case, not even a disturbed one.
     """
-    paired = pairs(baseline, candidate)
-    if not any(change.values[0] for change in paired):
+    baseline, candidate = _by_time(baseline), _by_time(candidate)
+    every = pairs(baseline, candidate)
+    if not any(change.values[0] for change in every) and not any(run.disturbed for run in baseline):
         simulated = any(run.simulated for run in baseline)
         why = "all its cases are simulated" if simulated else "it has no measured case without an error"
-        why = "all its measured cases were disturbed" if any(run.disturbed for run in baseline) else why
         raise ValueError(f"{baseline[0].path}: the baseline cannot be compared: {why}")
     jobs = (len({run.job for run in baseline}), len({run.job for run in candidate}))
     by_job = max(jobs) > 1 and jobs != (len(baseline), len(candidate))
     between = between_jobs if jobs == (1, 1) else 0.0
-    compared = [change for change in paired if not change.verdict]
-    changes, drift = changes_of(compared, min_effect, math.log1p(between), by_job=by_job)
-    changes += [change for change in paired if change.verdict]
+    compared = [change for change in every if not change.verdict]
+    units, alternate = _units((baseline, candidate), by_job=by_job)
+    changes, drift, paired = changes_of(
+        compared, min_effect, math.log1p(between), units, by_job=by_job, alternate=alternate
+    )
+    changes += [change for change in every if change.verdict]
     changes = [_accepted(change, accepted, min_effect, today) for change in changes]
     changes.sort(key=lambda change: -change.ratio if math.isfinite(change.ratio) else 0.0)
     return Comparison(
@@ -170,28 +177,63 @@ def compare(
         expired=[entry for entry in accepted if entry.expires < today],
         unused=[entry for entry in accepted if not any(entry.matches(change.case) for change in changes)],
         drift=drift,
+        paired=paired,
         sides=(baseline, candidate),
     )
 
 
-def changes_of(
-    compared: Sequence[Change], min_effect: float, between: float, *, by_job: bool
-) -> tuple[list[Change], float]:
-    """Test all measures that have values on both sides: their means, and their shares of slow launches.
+def _by_time(runs: Sequence[RunSeries]) -> Sequence[RunSeries]:
+    """Return the runs in the order of time, or as given if the date of one is unknown."""
+    dates = {run.path: run.began for run in runs if run.began}
+    return sorted(runs, key=lambda run: dates[run.path]) if len(dates) == len(runs) else runs
 
+
+def _units(sides: Sequence[Sequence[RunSeries]], *, by_job: bool) -> tuple[list[list[str]], bool]:
+    """Return the launches or jobs of each side, and True if in time one of each side follows the other."""
+    begins: list[dict[str, dt.datetime | None]] = [{}, {}]
+    for of_side, runs in zip(begins, sides, strict=True):
+        for run in runs:
+            of_side.setdefault(run.job if by_job else run.path, run.began)
+    dates = sorted((date, side) for side in (0, 1) for date in begins[side].values() if date)
+    couples = zip(dates[::2], dates[1::2], strict=False)
+    count = len(begins[0])
+    distinct = len({date for date, _ in dates}) == 2 * count == 2 * len(begins[1])
+    alternate = distinct and count > 1 and all(first[1] != second[1] for first, second in couples)
+    return [list(of_side) for of_side in begins], alternate
+
+
+def changes_of(
+    compared: Sequence[Change],
+    min_effect: float,
+    between: float,
+    units: Sequence[Sequence[str]] = ((), ()),
+    *,
+    by_job: bool,
+    alternate: bool = False,
+) -> tuple[list[Change], float, bool]:
+    """Return the changes, the correlation of neighbours that intervals allow for, and True if pairs are compared.
+
+    All measures with values on both sides are tested together: their means and their shares of slow launches.
     Shares are tested apart, of the measures whose numbers of slow launches can be significant (Tarone 1990).
+    ``units``: launches or jobs of each side in the order of time, else that of the values is meant; ``alternate``:
+    one of each side follows the other.
     """
     if not compared:
-        return [], 0.0
-    baseline, candidate = (_table(compared, side, by_job=by_job) for side in (0, 1))
-    jobs = [{job for change in compared for job, *_ in change.values[side]} for side in (0, 1)]
-    result = moderated(baseline, candidate, between, ordered=max(map(len, jobs)) == 1)
+        return [], 0.0, False
+    baseline, candidate = (_table(compared, side, units[side], by_job=by_job) for side in (0, 1))
+    paired = alternate and bool((np.isfinite(baseline + candidate).sum(axis=1) > 1).all())
+    if not paired:
+        baseline, candidate = (side[:, np.isfinite(side).any(axis=0)] for side in (baseline, candidate))
+    is_ordered = paired or max(baseline.shape[1], candidate.shape[1]) >= MIN_DRIFT
+    result = moderated(baseline, candidate, between, ordered=True, paired=paired)
     difference, limit = result.difference, math.log1p(min_effect)
     p = adjusted(difference.p)
     of_shares = [group.p(1) if group and group.p(1, least=True) < ALPHA else math.nan for group in result.groups]
     shares = adjusted(np.array(of_shares))
     (low, high), unit = difference.bounds(), "job" if by_job else "launch"
     visible = smallest_visible(difference, limit, max(int(np.count_nonzero(~np.isnan(p))), 1))
+    counts = np.array([[1, 1] if between else side for side in result.counts], np.float64)
+    wanted = needed(difference, counts, limit)
     changes = []
     for number, (untested, group) in enumerate(zip(compared, result.groups, strict=True)):
         before, after = np.exp(result.means[number]).tolist()
@@ -202,6 +244,7 @@ def changes_of(
         first, last, smallest = (bounded_exp(value[number]) for value in (low, high, visible))
         largest = max(last, _largest(group)) if group else last
         change = replace(change, p=float(p[number]), low=first, high=last, smallest=smallest, largest=largest)
+        change = replace(change, needed=float(wanted[number]))
         change = replace(change, reason=_described(group, unit)) if group else change
         verdict = _verdict(p[number], difference.value[number], low[number], high[number], limit)
         size = abs(math.log(group.factor)) if group else 0.0
@@ -210,10 +253,13 @@ def changes_of(
             change = replace(change, baseline=before, candidate=after, ratio=after / before, by_share=True)
             change = replace(change, low=math.nan, high=math.nan, p=float(shares[number]))
             verdict = REGRESSED
+        elif not is_ordered:
+            why = f"too few {'jobs' if by_job else 'launches'} to see if successive ones resemble each other"
+            verdict, change = INCONCLUSIVE, replace(change, reason="; ".join(filter(None, [change.reason, why])))
         elif group and verdict in {IMPROVED, UNCHANGED} and min(map(group.p, SIDES[verdict])) < SHARE:
             verdict = INCONCLUSIVE
         changes.append(replace(change, verdict=verdict))
-    return changes, result.drift
+    return changes, result.drift, paired
 
 
 def _largest(group: Group) -> float:
@@ -235,10 +281,10 @@ def _described(group: Group, unit: str) -> str:
     return f"{mode}{share} {units} {takes}, in the baseline {other}"
 
 
-def _table(compared: Sequence[Change], side: int, *, by_job: bool) -> Matrix:
+def _table(compared: Sequence[Change], side: int, units: Sequence[str], *, by_job: bool) -> Matrix:
     """Return logarithms, (measures, launches or jobs), NaN where there is none."""
     rows = [change.logarithms(side, by_job=by_job) for change in compared]
-    units = dict.fromkeys(unit for row in rows for unit in row)
+    units = units or list(dict.fromkeys(unit for row in rows for unit in row))
     return np.array([[row.get(unit, math.nan) for unit in units] for row in rows])
 
 

@@ -106,12 +106,16 @@ DRAWS: Final = 10_000
 """Simulated tests behind the smallest visible change."""
 SHRINK_ABOVE: Final = 0.01
 """Probability of a variance from which on it is shrunk; a rarer one keeps its own value."""
-MIN_DRIFT: Final = 4
-"""Launches of a job, at least, whose order is looked at: three show a drift by chance."""
+MIN_DRIFT: Final = 3
+"""Launches in a row, at least, whose order is looked at: two are equally far from their mean, in any order."""
 CORRELATIONS: Final = np.linspace(0, 0.9, 19)
 """Correlations of neighbours that are looked at."""
-DRIFTS: Final = 0.05
-"""Probability of a correlation below which launches drift."""
+RARE: Final = 3
+"""A correlation r of neighbours is expected with a density of (1 - r)^RARE: launches are mostly independent."""
+CREDIBLE: Final = 0.9
+"""Probability with which the correlation is not above the one that intervals allow for."""
+DECIDED: Final = 3.24
+"""Standard errors within the limit with which 80 % of intervals are within it, if nothing changed."""
 
 
 class Group(NamedTuple):
@@ -153,30 +157,28 @@ def _inflation(correlation: float, launches: Matrix) -> Matrix:
     return np.asarray(np.maximum(larger * (launches - 1) / np.maximum(launches - larger, 0.5), 1.0))
 
 
-def drift(*jobs: Matrix) -> float:
-    """Return the correlation of neighbours in the order of launches of a job, 0 unless it is significant.
+def drift(*rows: Matrix) -> float:
+    """Return the correlation of neighbouring launches that may be there, by the order of all measures.
 
-    ``jobs``: logarithms less their means, (measures, launches) each, NaN where there is none. Of n independent
-    launches the correlation has the mean -1/n and the variance (n - 2)^2 / (n^2 (n - 1)) (Dufour & Roy, Biometrika
-    72, 1985), divided by the number of independent measures.
+    ``rows``: logarithms less their means, in units of their deviations, (measures, launches in a row) each, NaN
+    where there is none. It is the bound of a posterior. The correlation of neighbours among n independent launches
+    has the variance (n - 2)^2 / (n^2 (n - 1)) (Dufour & Roy, Biometrika 72, 1985), divided by the number of
+    independent measures. Without three launches in a row only the prior is known.
     """
-    jobs = tuple(np.nan_to_num(job) for job in jobs if job.shape[1] >= MIN_DRIFT)
-    if not jobs:
-        return 0.0
-    square = np.maximum(sum((job**2).sum(axis=1) for job in jobs) / sum(job.shape[1] - 1 for job in jobs), 1e-300)
-    scaled = [job / np.sqrt(square)[:, None] for job in jobs]
-    measures = _independent(np.concatenate(scaled, axis=1), np.ones(len(square)))
-    products = [float((job[:, 1:] * job[:, :-1]).sum(axis=1).mean()) for job in scaled]
-    counts = np.array([job.shape[1] for job in jobs], np.float64)
-    shown = float(sum(products) / (counts - 1).sum())
-    expected = float(-((counts - 1) / counts).sum() / (counts - 1).sum())
-    variance = float(((counts - 1) * (counts - 2) ** 2 / counts**2).sum() / (counts - 1).sum() ** 2) / measures
-    p = float(beyond(np.array([(shown - expected) / math.sqrt(variance)]), np.inf)[0])
-    return _correlation(shown, counts) if p < DRIFTS else 0.0
+    belief = (1 - CORRELATIONS) ** RARE
+    rows = tuple(np.nan_to_num(row) for row in rows if row.shape[1] >= MIN_DRIFT)
+    square = sum(float((row**2).sum()) for row in rows)
+    if square > 0:
+        measures = _independent(np.concatenate(rows, axis=1), np.ones(len(rows[0])))
+        counts = np.array([row.shape[1] for row in rows], np.float64)
+        shown = sum(float((row[:, 1:] * row[:, :-1]).sum()) for row in rows) / square
+        variance = ((counts - 1) * (counts - 2) ** 2 / counts**2).sum() / (counts - 1).sum() ** 2 / measures
+        belief *= np.exp(-((shown - _expected(counts)) ** 2) / (2 * variance))
+    return float(np.interp(CREDIBLE * belief.sum(), belief.cumsum() - belief / 2, CORRELATIONS))
 
 
-def _correlation(shown: float, counts: Matrix) -> float:
-    """Return the correlation of neighbours whose launches, less their means, have the one that is ``shown``."""
+def _expected(counts: Matrix) -> Vector:
+    """Return the correlation of neighbours among launches less their means for each true one."""
     sums = np.zeros((len(CORRELATIONS), 2))
     for number in counts.astype(int):
         centre = np.eye(number) - 1 / number
@@ -184,7 +186,7 @@ def _correlation(shown: float, counts: Matrix) -> float:
         for row, correlation in enumerate(CORRELATIONS):
             residuals = centre @ correlation**lags @ centre
             sums[row] += np.trace(residuals, 1), np.trace(residuals)
-    return float(np.interp(shown, sums[:, 0] / sums[:, 1], CORRELATIONS))
+    return np.asarray(sums[:, 0] / sums[:, 1], np.float64)
 
 
 class Moderated(NamedTuple):
@@ -195,16 +197,21 @@ class Moderated(NamedTuple):
     """Launches apart from the others; None without any."""
     means: Matrix
     """(measures, 2): without outliers."""
+    counts: Matrix
+    """(measures, 2): values without outliers."""
     drift: float
     """See :func:`drift`."""
 
 
-def moderated(baseline: Matrix, candidate: Matrix, between: float, *, ordered: bool = False) -> Moderated:
+def moderated(
+    baseline: Matrix, candidate: Matrix, between: float, *, ordered: bool = False, paired: bool = False
+) -> Moderated:
     """Compare the means of each measure.
 
     ``baseline``, ``candidate``: logarithms, (measures, launches or jobs), NaN where there is none.
     ``between``: standard deviation between jobs if each side is one job, which its launches do not show.
-    ``ordered``: columns are the launches of one job, in their order.
+    ``ordered``: columns are in the order of time. ``paired``: so are those of both sides, in turn; the effect that
+    the two of a column share is taken out.
     """
     values = np.concatenate([baseline, candidate], axis=1)
     later = np.arange(values.shape[1]) >= baseline.shape[1]
@@ -215,14 +222,19 @@ def moderated(baseline: Matrix, candidate: Matrix, between: float, *, ordered: b
         if groups[-1] and groups[-1].few:
             row[apart] = np.nan
     sides = values[:, ~later], values[:, later]
+    if paired:
+        shared = (sides[0] + sides[1]) / 2
+        shared -= np.nanmean(shared, axis=1)[:, None]
+        sides = sides[0] - shared, sides[1] - shared
     counts = np.stack([np.isfinite(side).sum(axis=1) for side in sides], axis=1)
     means = np.stack([np.nanmean(side, axis=1) for side in sides], axis=1)
     residuals = [side - means[:, [n]] for n, side in enumerate(sides)]
-    variance, freedom = moderated_variances(np.concatenate(residuals, axis=1), counts.sum(axis=1) - 2.0)
-    correlation = drift(*residuals) if ordered else 0.0
+    own_freedom = counts[:, 0] - 1.0 if paired else counts.sum(axis=1) - 2.0
+    variance, freedom = moderated_variances(np.concatenate(residuals, axis=1), own_freedom)
+    deviation = np.sqrt(np.maximum(variance, 1e-300))[:, None]
+    correlation = drift(*(side / deviation for side in residuals)) if ordered and not paired else 0.0
     inflation = _inflation(correlation, counts)
     noise = variance * (inflation / counts).sum(axis=1)
-    freedom = np.maximum(freedom / inflation.mean(axis=1), 1.0)
     if baseline.shape[1] != candidate.shape[1]:  # only then an unequal variance of the smaller side matters
         smaller = int(candidate.shape[1] < baseline.shape[1])
         wider, wider_freedom = moderated_variances(residuals[smaller], counts[:, smaller] - 1.0)
@@ -232,7 +244,9 @@ def moderated(baseline: Matrix, candidate: Matrix, between: float, *, ordered: b
     square = noise + 2 * between**2
     with np.errstate(divide="ignore", invalid="ignore"):
         freedom = np.where(noise > 0, freedom * (square / noise) ** 2, freedom)  # Satterthwaite; between is known
-    return Moderated(Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), groups, means, correlation)
+    return Moderated(
+        Difference(means[:, 1] - means[:, 0], np.sqrt(square), freedom), groups, means, counts, correlation
+    )
 
 
 def _scales(*sides: Matrix) -> Matrix:
@@ -319,6 +333,15 @@ def _independent(residuals: Matrix, variance: Matrix) -> float:
     together = max(2.0, float(number.max()))
     r = max(0.0, (of_mean - 1) / (together - 1))
     return len(variance) / (1 + (together - 1) * r**2)
+
+
+def needed(differences: Difference, counts: Matrix, limit: float) -> Vector:
+    """Return the values a side with which 80 % of the intervals would be within the limit if nothing changed.
+
+    ``counts``: (comparisons, 2), values of both sides of which the errors are.
+    """
+    variance = differences.error**2 / (1 / counts).sum(axis=1)
+    return np.asarray(np.ceil(2 * variance * (DECIDED / limit) ** 2), np.float64) if limit else variance + np.inf
 
 
 def smallest_visible(differences: Difference, minimum: float, comparisons: int = 1) -> Matrix:

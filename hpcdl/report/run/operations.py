@@ -65,11 +65,12 @@ def sizes(rows: Sequence[Record]) -> dict[int, list[Record]]:
     return group_by_key((record.message_bytes or 0, record) for record in rows)
 
 
-def ranked(records: Iterable[Record]) -> list[Record]:
-    """Return the records with a time, undisturbed and without a wrong result, the fastest first."""
+def ranked(records: Iterable[Record], *, disturbed: bool = False) -> list[Record]:
+    """Return the undisturbed, or disturbed records with a time and no wrong result, the fastest first."""
     kept = [record for record in records if record.time_p50_seconds and record.correct is not False]
     return sorted(
-        (record for record in kept if not record.disturbed), key=lambda record: record.time_p50_seconds or 0.0
+        (record for record in kept if bool(record.disturbed) == disturbed),
+        key=lambda record: record.time_p50_seconds or 0.0,
     )
 
 

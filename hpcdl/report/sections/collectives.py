@@ -252,7 +252,7 @@ def short(findings: Findings) -> Section:
 
 def _of_lowest(column: Column[Record]) -> Column[Comparable]:
     def cell(point: Comparable) -> str:
-        return next(map(column.cell, ranked(point.peers)), NONE)
+        return next(map(column.cell, ranked(point.peers) or ranked(point.peers, disturbed=True)), NONE)
 
     return Column(column.heading, cell, column.note, column.importance)
 
@@ -268,7 +268,8 @@ def _expected(point: Comparable) -> str:
 
 def _standing(point: Comparable) -> str:
     others = [scheme_name(record) for record in point.best[1:]]
-    return several(others) if others else "none" if point.best else "not decided"
+    undecided = "not decided" if ranked(point.peers) else "not decided: DISTURBED"
+    return several(others) if others else "none" if point.best else undecided
 
 
 def _library(point: Comparable) -> str:
