@@ -127,6 +127,9 @@ def _fastest(chosen: Record, best: Record | None) -> str:
 
 def _verdict(word: str, row: Record, where: str, case: str, cause: str = "", **facts: str) -> Verdict:
     bounds = bounds_of(row) and f" ({bounds_of(row)})"
+    if (times := row.times_the_measured_ranks or 0.0) > 1:
+        measured = plural(round(row.ranks / times), "rank")
+        cause = f"{cause} Beyond the measured {measured} this is so if nothing new begins there.".strip()
     known = {"ranks": plural(row.ranks, "rank"), "network": where, "time": seconds(row.predicted_seconds)}
     return Verdict(
         topic="prediction", word=word, case=case, cause=cause, facts={**known, "bounds": bounds, **facts}
