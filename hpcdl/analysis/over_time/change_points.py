@@ -153,9 +153,10 @@ class Search:
         for row, begin in sorted(self.first.items(), key=lambda item: item[1]):
             self.logs[row, :begin] = self.logs[self.predecessors[row], :begin]
         self.values = without_common_effects(self.logs)
+        self.ticks = smallest_steps(self.logs)
         self.series = [_Series() for _ in logs]
-        self.excess: list[tuple[float, float]] = []
-        """By run, squares of quantile and median of the largest t statistics / of noise."""
+        self.excess: list[tuple[float, float, float]] = []
+        """By run, squares of quantile and median of the largest t statistics / of noise; quantile of their steps."""
         changes: list[Change] = []
         for run in range(logs.shape[1]):
             for row in (row for row, begin in self.first.items() if begin == run and self.measured[row, run]):
@@ -172,7 +173,7 @@ class Search:
 
         Noise has an excess of 0.8 to 1.5, and a correlation of 0.6 has 2.4.
         """
-        return bool(self.excess) and float(np.median([half for _, half in self.excess])) > 2
+        return bool(self.excess) and float(np.median([half for _, half, _ in self.excess])) > 2
 
     def _search(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
@@ -197,20 +198,28 @@ class Search:
         t = splits(np.nan_to_num(departures), before, np.maximum(after, 1), squares, freedom)
         student = np.where(allowed, t, 0)
         tested = allowed.any(axis=1)
-        excess = self._excess(student[tested], allowed[tested])
+        excess = self._excess(departures[tested], student[tested], allowed[tested])
         points = []
         for row in np.flatnonzero(student.max(axis=1) > 2.5):
             split, end = int(student[row].argmax()), int(count[row])
             left, right = cleaned[row, :split], cleaned[row, split:end]
             logs = self.logs[rows[row], begin + runs[row, :end]]
-            if is_large(left, right, values[row, :end], logs) and (len(right) < LASTING or lasts(left, right)):
+            tick = self._tick(int(rows[row]), begin + int(runs[row, split]))
+            if is_large(left, right, values[row, :end], logs, tick) and (len(right) < LASTING or lasts(left, right)):
                 statistic = float(student[row, split]) / math.sqrt(_null(left, right, *excess))
                 p = 2 * float(beyond(statistic, freedom[row] + end - 2))
                 if p <= CHANCE / tested.sum():
                     points.append((p, int(rows[row]), begin + int(runs[row, split])))
         return [change for point in sorted(points) if (change := self._restart(*point, now))]
 
-    def _excess(self, student: Matrix, allowed: Flags) -> tuple[float, float]:
+    def _tick(self, series: int, first: int) -> float:
+        """Return the resolution of the times before a run; of other series if the series' own were all equal."""
+        own = float(self.ticks[series, first - 1])
+        others = np.delete(self.ticks[:, first - 1], series)
+        tick = own if math.isfinite(own) or not len(others) else float(np.median(others))
+        return tick if math.isfinite(tick) else 0.0
+
+    def _excess(self, departures: Matrix, student: Matrix, allowed: Flags) -> tuple[float, float, float]:
         """Return by how much the largest t statistics exceed those of noise, of most and of half of the series.
 
         1 for few series. The median over runs, so that a change of many series does not hide itself. Of the
@@ -220,9 +229,12 @@ class Search:
         if len(student) >= SERIES:
             most, half = (float(np.quantile(student.max(axis=1), share)) ** 2 for share in (0.9, 0.5))
             noise = 2.7 + 1.1 * math.log(np.median(allowed.sum(axis=1)))
-            self.excess.append((most / noise, 2 * half / noise))
-        most, half = np.median(self.excess, axis=0) if self.excess else (1.0, 1.0)
-        return max(1.0, float(most)), max(1.0, float(half))
+            after = np.arange(student.shape[1]) >= student.argmax(axis=1)[:, None]
+            sides = (quantiles(np.where(side, departures, np.nan)) for side in (after, ~after))
+            step = float(np.quantile(np.abs(np.subtract(*sides)), 0.9))
+            self.excess.append((most / noise, 2 * half / noise, step))
+        most, half, step = np.median(self.excess, axis=0).tolist() if self.excess else (1.0, 1.0, 0.0)
+        return max(1.0, most), max(1.0, half), step
 
     def _restart(self, p: float, series: int, first: int, now: int) -> Change | None:
         """Go on with the values after a split; return the change; None between the levels of a bimodal series."""
@@ -285,7 +297,21 @@ def far_above(values: Vector) -> int:
     return 0
 
 
-def is_large(left: Vector, right: Vector, values: Vector, logs: Vector) -> bool:
+def smallest_steps(logs: Matrix) -> Matrix:
+    """(series, runs): smallest difference of successive times up to each run; infinite if all times are equal.
+
+    It is the tick of the timer where times are few ticks.
+    """
+    smallest = np.full(logs.shape, math.inf)
+    for row, values in enumerate(logs):
+        runs = np.flatnonzero(np.isfinite(values))
+        times = np.exp(values[runs])
+        steps = np.abs(np.diff(times))
+        smallest[row, runs[1:]] = np.where(steps > 1e-9 * times[1:], steps, math.inf)
+    return np.minimum.accumulate(smallest, axis=1)
+
+
+def is_large(left: Vector, right: Vector, values: Vector, logs: Vector, tick: float) -> bool:
     """Return True for a change that is large against all that a series did before.
 
     ``left``, ``right``: values before and after it without single outliers; ``values``: both with their outliers;
@@ -296,7 +322,7 @@ def is_large(left: Vector, right: Vector, values: Vector, logs: Vector) -> bool:
     departures = np.sign(size) * (values - level)
     after = departures[len(left) :]
     old, new = logs[: len(left)], logs[len(left) :]
-    least = max(math.log1p(MIN_EFFECT), RECORD * min(np.diff(np.unique(old)), default=0.0))
+    least = math.log1p(max(MIN_EFFECT, RECORD * tick / math.exp(np.median(old))))
     if min(abs(size), abs(np.median(new) - np.median(old))) < least:
         return False
     if len(right) < LASTING:
@@ -316,10 +342,10 @@ def lasts(left: Vector, right: Vector) -> bool:
     return bool(2 * beyond(abs(right.mean() - left.mean()) / error, freedom) <= CHANCE / 4)
 
 
-def _null(left: Vector, right: Vector, most: float, half: float) -> float:
+def _null(left: Vector, right: Vector, most: float, half: float, step: float) -> float:
     """Return the excess that matters for a change: of most series, or of half if it is large, or none."""
     old = left[-LEVEL:]
-    unit = LARGE * float(spread(np.abs(old - np.median(old))[None])[0])
+    unit = max(LARGE * float(spread(np.abs(old - np.median(old))[None])[0]), RECORD * step)
     size = abs(float(np.median(right) - np.median(left))) if len(old) == LEVEL else 0.0
     return 1.0 if size >= 2 * unit else half if size >= unit or len(right) < LASTING else most
 
