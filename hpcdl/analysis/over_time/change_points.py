@@ -12,13 +12,14 @@ change, of the last :data:`WINDOW` runs at most:
 3. Where other series wander, t is divided by the excess of their largest statistics over those of noise (empirical
    null: Efron, J. Am. Stat. Assoc. 99, 2004). A large multiple of the robust deviation is certain without it.
 
-A change with fewer than ten runs before it is an unstable start. A series that rises twice to a level of the last
-:data:`REMEMBERED` runs is bimodal: changes between such levels are reported no more.
+A change with fewer than ten runs before it is an unstable start. Changes between two levels that a series had in
+its first :data:`REMEMBERED` runs are muted, unless it then stays at one of them for longer than ever before.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ MIN_EFFECT: Final = 0.03
 WINDOW: Final = 100
 """Runs that are examined for a change, at most."""
 REMEMBERED: Final = 30
-"""Runs after which a level that a series left is a new one."""
+"""Runs after which a level that a series left is a new one; first runs, whose levels are the usual ones."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
 CHANCE: Final = 2e-4
@@ -82,16 +83,20 @@ class Change:
     """Values after / before, with a 95 % interval; of all values between the neighbouring changes."""
     returned: bool
     """True if the series had the level after the change before."""
+    known: bool
+    """True if the series had both levels in its first :data:`REMEMBERED` runs, and had risen before."""
     before: float
     """Level before the change, as a logarithm."""
     unstable_start: bool
     """True if fewer than :data:`BEFORE` values are before the change: it has no level to be compared with."""
     now: float = math.nan
     """Level of the series, or its successor, in the end."""
+    lowest: float = math.nan
+    """Lowest of its levels since the change: a regression that was repaired and returns is another change."""
     ended: bool = False
     """True if neither has a value in the last :data:`RECENT` runs."""
-    of_bimodal: bool = False
-    """True if the series went back and forth in the end."""
+    muted: bool = False
+    """True if the series left a known level, or goes on at it, as soon as usual."""
 
     @property
     def is_small(self) -> bool:
@@ -102,8 +107,8 @@ class Change:
     def unrepaired(self) -> bool:
         """True for a change for the worse whose series did not return to the level before."""
         size = math.log(self.ratio.value)
-        counts = size > 0 and not (self.is_small or self.unstable_start or self.of_bimodal)
-        return counts and self.now - self.before > min(SAME_LEVEL, size / 2)
+        counts = size > 0 and not (self.is_small or self.unstable_start)
+        return counts and self.lowest - self.before > min(SAME_LEVEL, size / 2)
 
     @property
     def open(self) -> bool:
@@ -128,8 +133,8 @@ class _Series:
     """Sum of squares about the mean, of the segment before."""
     freedom: float = 0.0
     """Degrees of freedom of ``squares``."""
-    bimodal: int = -1
-    """Run that showed that the series is bimodal; -1 if none did."""
+    bimodal: bool = False
+    """True if the last change was between two levels of the first runs, and no first rise or its repair."""
 
     def had(self, level: float, run: int) -> bool:
         """Return True if the series left the level within the last REMEMBERED runs before ``run``."""
@@ -153,10 +158,10 @@ class Search:
         for row, begin in sorted(self.first.items(), key=lambda item: item[1]):
             self.logs[row, :begin] = self.logs[self.predecessors[row], :begin]
         self.values = without_common_effects(self.logs)
-        self.ticks = smallest_steps(self.logs)
+        self.ticks = resolution(self.logs)
         self.series = [_Series() for _ in logs]
         self.excess: list[tuple[float, float, float]] = []
-        """By run, squares of quantile and median of the largest t statistics / of noise; quantile of their steps."""
+        """By run, squares of quantile and median of the largest t statistics / of noise; quantile of the steps."""
         changes: list[Change] = []
         for run in range(logs.shape[1]):
             for row in (row for row, begin in self.first.items() if begin == run and self.measured[row, run]):
@@ -164,8 +169,13 @@ class Search:
             rows = np.flatnonzero(self.measured[:, run])
             if len(rows) and run >= AFTER:
                 changes += self._search(rows, run)
-        self.changes = [self._finished(change) for change in changes]
+        finished = sorted(map(self._finished, changes), key=attrgetter("found"))
+        self.changes = [change for change in finished if not change.muted]
         """In the order in which they were found."""
+        self.muted = [
+            change for change in finished if change.muted and change.first in self.series[change.series].cuts[-1:]
+        ]
+        """Those that are muted, each the last one of its series."""
 
     @property
     def drifts(self) -> bool:
@@ -204,20 +214,14 @@ class Search:
             split, end = int(student[row].argmax()), int(count[row])
             left, right = cleaned[row, :split], cleaned[row, split:end]
             logs = self.logs[rows[row], begin + runs[row, :end]]
-            tick = self._tick(int(rows[row]), begin + int(runs[row, split]))
-            if is_large(left, right, values[row, :end], logs, tick) and (len(right) < LASTING or lasts(left, right)):
+            first = begin + int(runs[row, split])
+            large = is_large(left, right, values[row, :end], logs, self.ticks[rows[row], first - 1])
+            if large and (len(right) < LASTING or lasts(left, right)):
                 statistic = float(student[row, split]) / math.sqrt(_null(left, right, *excess))
                 p = 2 * float(beyond(statistic, freedom[row] + end - 2))
                 if p <= CHANCE / tested.sum():
-                    points.append((p, int(rows[row]), begin + int(runs[row, split])))
-        return [change for point in sorted(points) if (change := self._restart(*point, now))]
-
-    def _tick(self, series: int, first: int) -> float:
-        """Return the resolution of the times before a run; of other series if the series' own were all equal."""
-        own = float(self.ticks[series, first - 1])
-        others = np.delete(self.ticks[:, first - 1], series)
-        tick = own if math.isfinite(own) or not len(others) else float(np.median(others))
-        return tick if math.isfinite(tick) else 0.0
+                    points.append((p, int(rows[row]), first))
+        return [self._restart(*point, now) for point in sorted(points)]
 
     def _excess(self, departures: Matrix, student: Matrix, allowed: Flags) -> tuple[float, float, float]:
         """Return by how much the largest t statistics exceed those of noise, of most and of half of the series.
@@ -236,8 +240,8 @@ class Search:
         most, half, step = np.median(self.excess, axis=0).tolist() if self.excess else (1.0, 1.0, 0.0)
         return max(1.0, most), max(1.0, half), step
 
-    def _restart(self, p: float, series: int, first: int, now: int) -> Change | None:
-        """Go on with the values after a split; return the change; None between the levels of a bimodal series."""
+    def _restart(self, p: float, series: int, first: int, now: int) -> Change:
+        """Go on with the values after a split; return the change."""
         state = self.series[series]
         begin = max(state.cuts, default=0)
         recent = max(begin, now + 1 - WINDOW)
@@ -245,17 +249,17 @@ class Search:
         before, after = float(np.median(old)), float(np.median(new))
         returned = state.had(after, first)
         departures = usual(old) - usual(old).mean()
+        past = finite(self.values[series, :first])
+        early = not state.cuts and len(past) < BEFORE
+        known = returned and (state.bimodal or after > before) and had_both(past[:REMEMBERED], before, after)
         self.series[series] = _Series(
             (*state.cuts, first),
             (*state.levels, before),
             float((departures**2).sum()),
             len(departures) - 1,
-            now if state.bimodal < 0 and returned and after > before else state.bimodal,
+            known,
         )
-        if returned and state.bimodal >= 0:
-            return None
-        early = not state.cuts and len(finite(self.values[series, :first])) < BEFORE
-        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before, early)
+        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, known, before, early)
 
     def since(self, series: int, logs: Matrix | None = None) -> Vector:
         """Return the ``logs`` of a series since its last change; by default without the common effects of runs."""
@@ -269,21 +273,39 @@ class Search:
         return series
 
     def _finished(self, change: Change) -> Change:
-        """Return a change with its ratio, of all runs, and the state of its series in the end."""
+        """Return a change with its ratio, of all runs, and the state of its series in the end.
+
+        One to a known level is found when the level has lasted twice as long as any before.
+        """
         last = self._successor(change.series)
-        state = self.series[last]
+        state, now, number = self.series[last], float(np.median(self.since(last))), 1
+        number += state.cuts.index(change.first)
+        later = [*state.levels[number:], now]
+        stays = np.diff([0, *state.cuts, self.logs.shape[1]])
+        longest = max(REMEMBERED, 2 * int(stays[:number].max()))
         return replace(
             change,
+            found=change.first + longest if change.known else change.found,
+            muted=change.known and bool(stays[number] <= longest),
             ratio=_ratio(self.logs[change.series], change.first, self.series[change.series].cuts),
-            now=float(np.median(self.since(last))),
+            now=now,
+            lowest=min(later),
             ended=not self.measured[last, -RECENT:].any(),
-            of_bimodal=change.found <= state.bimodal and state.had(change.before, self.logs.shape[1]),
         )
 
 
 def change_points(logs: Matrix) -> list[Change]:
     """Return the changes in ``logs``: see :class:`Search`."""
     return Search(logs).changes
+
+
+def had_both(values: Vector, *levels: float) -> bool:
+    """Return True if the median of some :data:`LASTING` successive values is each of two levels."""
+    if len(values) < LASTING:
+        return False
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(values, LASTING), axis=1)
+    reach = min(SAME_LEVEL, abs(levels[0] - levels[1]) / 4)
+    return all(bool((np.abs(medians - level) <= reach).any()) for level in levels)
 
 
 def far_above(values: Vector) -> int:
@@ -297,18 +319,19 @@ def far_above(values: Vector) -> int:
     return 0
 
 
-def smallest_steps(logs: Matrix) -> Matrix:
-    """(series, runs): smallest difference of successive times up to each run; infinite if all times are equal.
+def resolution(logs: Matrix) -> Matrix:
+    """(series, runs): smallest difference of successive times up to each run, such as the tick of a timer.
 
-    It is the tick of the timer where times are few ticks.
+    It is the median over all series where the times of a series are equal; 0 where those of half of them are.
     """
     smallest = np.full(logs.shape, math.inf)
     for row, values in enumerate(logs):
         runs = np.flatnonzero(np.isfinite(values))
-        times = np.exp(values[runs])
-        steps = np.abs(np.diff(times))
-        smallest[row, runs[1:]] = np.where(steps > 1e-9 * times[1:], steps, math.inf)
-    return np.minimum.accumulate(smallest, axis=1)
+        steps = np.abs(np.diff(np.exp(values[runs])))
+        smallest[row, runs[1:]] = np.where(np.abs(np.diff(values[runs])) > 1e-9, steps, math.inf)
+    smallest = np.minimum.accumulate(smallest, axis=1)
+    smallest = np.where(np.isinf(smallest), np.median(smallest, axis=0), smallest)
+    return np.where(np.isinf(smallest), 0, smallest)
 
 
 def is_large(left: Vector, right: Vector, values: Vector, logs: Vector, tick: float) -> bool:
@@ -345,7 +368,7 @@ def lasts(left: Vector, right: Vector) -> bool:
 def _null(left: Vector, right: Vector, most: float, half: float, step: float) -> float:
     """Return the excess that matters for a change: of most series, or of half if it is large, or none."""
     old = left[-LEVEL:]
-    unit = max(LARGE * float(spread(np.abs(old - np.median(old))[None])[0]), RECORD * step)
+    unit = max(LARGE * float(spread(np.abs(old - np.median(old))[None])[0]), step)
     size = abs(float(np.median(right) - np.median(left))) if len(old) == LEVEL else 0.0
     return 1.0 if size >= 2 * unit else half if size >= unit or len(right) < LASTING else most
 
