@@ -10,10 +10,11 @@ change, of the last :data:`WINDOW` runs at most:
    many runs, and most runs after it agree. Of three or four runs each departs more than any run before. More are
    significant by the last runs alone, too, whose variance may have grown.
 3. Where other series wander, t is divided by the excess of their largest statistics over those of noise (empirical
-   null: Efron, J. Am. Stat. Assoc. 99, 2004). A large multiple of the robust deviation is certain without it.
+   null: Efron, J. Am. Stat. Assoc. 99, 2004). A large multiple of the robust deviation, and of the steps of the
+   other series, is certain without it.
 
 A change with fewer than ten runs before it is an unstable start. Changes between two levels that a series had in
-its first :data:`REMEMBERED` runs are muted, unless it then stays at one of them for longer than ever before.
+its first :data:`REMEMBERED` runs are muted until it stays at one of them for twice as long as ever before.
 """
 
 import math
@@ -83,8 +84,6 @@ class Change:
     """Values after / before, with a 95 % interval; of all values between the neighbouring changes."""
     returned: bool
     """True if the series had the level after the change before."""
-    known: bool
-    """True if the series had both levels in its first :data:`REMEMBERED` runs, and had risen before."""
     before: float
     """Level before the change, as a logarithm."""
     unstable_start: bool
@@ -96,7 +95,7 @@ class Change:
     ended: bool = False
     """True if neither has a value in the last :data:`RECENT` runs."""
     muted: bool = False
-    """True if the series left a known level, or goes on at it, as soon as usual."""
+    """True if the series had both levels in its first :data:`REMEMBERED` runs, rose before, and leaves as usual."""
 
     @property
     def is_small(self) -> bool:
@@ -226,9 +225,10 @@ class Search:
     def _excess(self, departures: Matrix, student: Matrix, allowed: Flags) -> tuple[float, float, float]:
         """Return by how much the largest t statistics exceed those of noise, of most and of half of the series.
 
-        1 for few series. The median over runs, so that a change of many series does not hide itself. Of the
-        largest of k statistics of noise the square has the 90 % quantile 2.7 + 1.1 log(k), and half of it as its
-        median (simulated; noise of any kind gives 0.7 to 1.2).
+        The third value is the step that most series do not exceed. 1, 1 and 0 for few series. The median over runs,
+        so that a change of many series does not hide itself. Of the largest of k statistics of noise the square has
+        the 90 % quantile 2.7 + 1.1 log(k), and half of it as its median (simulated; noise of any kind gives 0.7 to
+        1.2).
         """
         if len(student) >= SERIES:
             most, half = (float(np.quantile(student.max(axis=1), share)) ** 2 for share in (0.9, 0.5))
@@ -259,7 +259,7 @@ class Search:
             len(departures) - 1,
             known,
         )
-        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, known, before, early)
+        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before, early, muted=known)
 
     def since(self, series: int, logs: Matrix | None = None) -> Vector:
         """Return the ``logs`` of a series since its last change; by default without the common effects of runs."""
@@ -275,21 +275,20 @@ class Search:
     def _finished(self, change: Change) -> Change:
         """Return a change with its ratio, of all runs, and the state of its series in the end.
 
-        One to a known level is found when the level has lasted twice as long as any before.
+        A muted one is found when the level has lasted twice as long as any before.
         """
         last = self._successor(change.series)
-        state, now, number = self.series[last], float(np.median(self.since(last))), 1
-        number += state.cuts.index(change.first)
-        later = [*state.levels[number:], now]
+        state, now = self.series[last], float(np.median(self.since(last)))
+        number = 1 + state.cuts.index(change.first)
         stays = np.diff([0, *state.cuts, self.logs.shape[1]])
         longest = max(REMEMBERED, 2 * int(stays[:number].max()))
         return replace(
             change,
-            found=change.first + longest if change.known else change.found,
-            muted=change.known and bool(stays[number] <= longest),
+            found=change.first + longest if change.muted else change.found,
+            muted=change.muted and bool(stays[number] <= longest),
             ratio=_ratio(self.logs[change.series], change.first, self.series[change.series].cuts),
             now=now,
-            lowest=min(later),
+            lowest=min([*state.levels[number:], now]),
             ended=not self.measured[last, -RECENT:].any(),
         )
 
@@ -338,7 +337,7 @@ def is_large(left: Vector, right: Vector, values: Vector, logs: Vector, tick: fl
     """Return True for a change that is large against all that a series did before.
 
     ``left``, ``right``: values before and after it without single outliers; ``values``: both with their outliers;
-    ``logs``: both with the effects of the runs, which may be those of other series alone.
+    ``logs``: both with the effects of the runs, which may be those of other series alone; ``tick``: resolution (s).
     """
     level = np.median(left)
     size = float(np.median(right) - level)
@@ -366,7 +365,10 @@ def lasts(left: Vector, right: Vector) -> bool:
 
 
 def _null(left: Vector, right: Vector, most: float, half: float, step: float) -> float:
-    """Return the excess that matters for a change: of most series, or of half if it is large, or none."""
+    """Return the excess that matters for a change: of most series, or of half if it is large, or none.
+
+    ``most``, ``half``, ``step``: of :meth:`Search._excess`.
+    """
     old = left[-LEVEL:]
     unit = max(LARGE * float(spread(np.abs(old - np.median(old))[None])[0]), step)
     size = abs(float(np.median(right) - np.median(left))) if len(old) == LEVEL else 0.0
