@@ -95,7 +95,7 @@ class Change:
     ended: bool = False
     """True if neither has a value in the last :data:`RECENT` runs."""
     muted: bool = False
-    """True if the series had both levels in its first :data:`REMEMBERED` runs, rose before, and leaves as usual."""
+    """True if the series had both levels in its first :data:`REMEMBERED` runs, rose before and leaves as usual."""
 
     @property
     def is_small(self) -> bool:
@@ -225,10 +225,9 @@ class Search:
     def _excess(self, departures: Matrix, student: Matrix, allowed: Flags) -> tuple[float, float, float]:
         """Return by how much the largest t statistics exceed those of noise, of most and of half of the series.
 
-        The third value is the step that most series do not exceed. 1, 1 and 0 for few series. The median over runs,
-        so that a change of many series does not hide itself. Of the largest of k statistics of noise the square has
-        the 90 % quantile 2.7 + 1.1 log(k), and half of it as its median (simulated; noise of any kind gives 0.7 to
-        1.2).
+        The third value is the step that most series do not exceed. 1, 1 and 0 for few series. The median over runs
+        counts, so that a change of many series does not hide itself. Of the largest of k statistics of noise the
+        square has the 90 % quantile 2.7 + 1.1 log(k), and half of it as its median (simulated, 0.7 to 1.2).
         """
         if len(student) >= SERIES:
             most, half = (float(np.quantile(student.max(axis=1), share)) ** 2 for share in (0.9, 0.5))
@@ -337,7 +336,7 @@ def is_large(left: Vector, right: Vector, values: Vector, logs: Vector, tick: fl
     """Return True for a change that is large against all that a series did before.
 
     ``left``, ``right``: values before and after it without single outliers; ``values``: both with their outliers;
-    ``logs``: both with the effects of the runs, which may be those of other series alone; ``tick``: resolution (s).
+    ``logs``: both with the effects of the runs, which may be those of other series alone; ``tick``: in s.
     """
     level = np.median(left)
     size = float(np.median(right) - level)
