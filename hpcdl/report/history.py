@@ -4,6 +4,7 @@ In HTML it has figures of the measures that changed, and a table of all measures
 """
 
 import datetime as dt
+import math
 import shlex
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.over_time import pairing
-from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, Change
+from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, REMEMBERED, Change
 from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
@@ -109,21 +110,19 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     Of an open event only open changes count.
     """
     history, changes = verdict.history, verdict.unaccepted(event) or event.open or event.changes
-    newest, more, size = len(history.jobs) - 1, len(changes) - 1, changes[0].ratio
-    facts = {"most": longer(*size), "date": day(history.jobs[event.first]), "others": _others(more)}
+    size, (before, now) = changes[0].ratio, _levels(changes[0])
+    facts = {"most": longer(*size), "date": day(history.jobs[event.first]), "others": _others(len(changes) - 1)}
     word: str = event.verdict
     if word == "unstable start":
         series = {change.series for change in event.changes}
         waits = [waiting.runs for waiting in verdict.waiting(word) if waiting.series in series]
         word = word if waits else "start"
         facts["when"] = verdict.date_after(max(waits, default=0))
-    elif word == "bimodal":
-        word = word if event.found == newest else "known bimodal"
     if event in verdict.accepted_events:
         entry, _ = verdict.of_change(event.open[0])
         assert entry is not None
         word, facts["until"], facts["reason"] = "accepted", str(entry.expires), entry.reason
-    elif word == "regressed" and not event.open:
+    elif word in {"regressed", "returned"} and not event.open:
         word = "small" if all(change.is_small for change in event.changes) else "repaired"
     remedy = ""
     if event in verdict.open_events[:1]:
@@ -136,9 +135,15 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         size=size,
         cause=" ".join(_causes(verdict, event)),
         remedy=remedy,
-        facts={**facts, "least": LEAST},
+        facts={**facts, "before": seconds(before), "now": seconds(now), "least": LEAST},
         tests=frozenset(group(history, change.series) for change in event.open),
     )
+
+
+def _levels(change: Change) -> tuple[float, float]:
+    """Return the times before and after a change (s)."""
+    before = math.exp(change.before)
+    return before, before * change.ratio.value
 
 
 def _causes(verdict: SuiteVerdict, event: Event) -> list[str]:
@@ -171,6 +176,10 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     news += [said for said in unstable if said.word == "unstable start"]
     news += _far(verdict, "suspected change")
     old = [of_event(verdict, event) for event in verdict.accepted_events]
+    if muted := sorted(verdict.search.muted, key=lambda change: -abs(math.log(change.ratio.value))):
+        low, high = sorted(_levels(muted[0]))
+        facts = {"low": seconds(low), "high": seconds(high), "others": _others(len(muted) - 1)}
+        old.append(_says("bimodal", label(history, muted[0].series), first=str(REMEMBERED), **facts))
     counted = {key.case for key, seconds in zip(history.keys, history.seconds[:, -1], strict=True) if seconds > 0}
     for word, counts in (("disturbed", False), ("disturbed as usual", True)):
         if cases := [case for case in newest.disturbed if (case in counted) == counts]:

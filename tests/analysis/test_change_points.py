@@ -117,13 +117,15 @@ def test_a_long_archive_without_a_change_has_no_finding():
 
 
 @pytest.mark.parametrize("repaired", [12, 60])
-def test_a_regression_that_returns_is_open(repaired):
-    """A level of long ago is no state, and one that a series keeps is its only one."""
-    logs = nights(np.random.default_rng(4), series=3, runs=160 + repaired, kind="normal")
-    for begin, end in ((40, 52), (52 + repaired, None)):
-        logs[0, begin:end] += np.log(2)
-    for end in (52 + repaired + 40, None):
-        assert any(change.open and change.series == 0 for change in change_points(logs[:, :end]))
+def test_a_regression_that_returns_is_open_from_its_own_date_on(repaired):
+    """Its first time is repaired. Only a level of the first runs is one of two states."""
+    again = 52 + repaired
+    logs = nights(np.random.default_rng(4), series=3, runs=again + 100, kind="normal")
+    logs[0, 40:52] += np.log(2)
+    logs[0, again:] += np.log(2)
+    for end in (again + AFTER, again + 20, again + 40, None):
+        search = Search(logs[:, :end])
+        assert [change.first for change in search.changes if change.open] == [again] and not search.muted
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -157,13 +159,33 @@ def test_large_changes_are_found_by_their_third_run(seed):
     assert places(change_points(logs)) == [(0, 50, 52)]
 
 
-def test_two_states_are_reported_once():
+def test_two_states_of_the_first_runs_are_muted_until_one_lasts_twice_as_long_as_any_before():
     logs = steps(20, 20, 20, 20, 20, 20, size=0.1, noise=0.01)
-    changes = change_points(logs)
-    assert [(change.first, change.returned) for change in changes] == [(20, False), (40, True), (60, True)]
-    assert not any(change.open for change in change_points(logs[:, :70]) + changes)
-    logs[0, 90:] = 0.5 + np.resize(logs[0, :20], 30)  # a third level
-    assert [change.first for change in change_points(logs) if change.open] == [90]
+    search = Search(logs)
+    assert [(change.first, change.returned) for change in search.changes] == [(20, False), (40, True)]
+    assert [(change.first, change.muted) for change in search.muted] == [(100, True)]
+    assert not any(change.open for change in change_points(logs[:, :70]) + search.changes)
+    third, longer = logs.copy(), steps(20, 20, 20, 60, size=0.1, noise=0.01)
+    third[0, 90:] = 0.5 + np.resize(logs[0, :20], 30)
+    assert [change.first for change in change_points(third) if change.open] == [90]
+    for nights_of_it, found in ((40, []), (41, [(60, 100)])):
+        changes = change_points(longer[:, : 60 + nights_of_it])
+        assert [(change.first, change.found) for change in changes if change.open] == found
+
+
+def test_a_tick_of_a_timer_is_no_change_and_two_ticks_are():
+    """Where a series' own times were all equal, those of the others have the tick."""
+    ticks = np.round(np.random.default_rng(5).normal(20, 0.6, (8, 40)))
+    ticks[0] = np.repeat([9, 8, 9], [12, 12, 16])
+    ticks[1] = np.repeat([9, 11], [20, 20])
+    assert places(change_points(np.log(ticks))) == [(1, 20, 22)]
+
+
+def test_series_that_all_change_between_two_states_wander(rng):
+    """A step counts by those of the other series: else there are findings in 37 nights."""
+    states = (rng.random((60, 1)) < 0.5) ^ (np.cumsum(rng.random((60, 100)) < 0.1, axis=1) % 2 == 1)
+    search = Search(0.1 * states + rng.normal(0, 0.01, states.shape) + rng.normal(0, 0.01, 100))
+    assert search.drifts and len({change.found for change in search.changes}) <= 10
 
 
 def test_a_regression_of_a_series_that_ended_is_open_no_more():

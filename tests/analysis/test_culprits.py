@@ -7,6 +7,7 @@ import pytest
 from contract.nights import slow_hosts, slow_links
 
 from hpcdl.analysis.over_time import suspects
+from hpcdl.analysis.over_time.explanations import explanations
 
 
 def names_of(departures):
@@ -140,14 +141,50 @@ def test_a_later_run_alters_no_named_host(seed):
         assert named(end) == [suspect for suspect in named(70) if suspect[-1] < end]
 
 
-def test_none_is_named_where_none_is_slow_and_a_restored_host_is_cleared():
+def test_none_is_named_where_none_is_slow():
     for spread in [0.0, 0.03]:
         for seed in range(2):
             _, departures, times = slow_hosts(np.random.default_rng(seed), 0, runs=60, onset=60, spread=spread)
             assert not by_links(departures)
             assert not by_times(departures, times) or spread
     assert not by_links(np.full((3, 20), np.nan))
-    departures = np.random.default_rng(4).normal(0, 0.02, (6, 60))
-    departures[2, 20:40] += 0.3
-    (suspect,) = by_links(departures)
-    assert (suspect.name, suspect.first, suspect.ended) == ("n02", 20, 40)
+
+
+AWAY = "." * suspects.WINDOW
+
+
+@pytest.mark.parametrize(
+    ("nights", "expected"),
+    [
+        ("ss", []),
+        ("ssuss", []),  # three in a row
+        ("sss", [(10, 12, None, 3)]),
+        ("sss.us", [(10, 12, None, 4)]),  # one usual run clears none
+        ("sss.us.u.us", [(10, 12, 17, 4)]),  # two in a row of its own do, from the first of them on
+        (f"sss{AWAY[1:]}s", [(10, 12, None, 4)]),
+        (f"sss{AWAY}", [(10, 12, 12 + len(AWAY), 3)]),
+        (f"sss{AWAY}sss", [(10, 12, 12 + len(AWAY), 3), (73, 75, None, 3)]),
+    ],
+)
+def test_a_suspect_lasts_until_two_usual_runs_in_a_row_or_sixty_runs_without_it(nights, expected):
+    """Slow (s) and usual (u) nights of a host, and those without it, after ten usual ones: ``runs`` are its slow ones."""
+    departures = np.random.default_rng(4).normal(0, 0.01, (8, 10 + len(nights)))
+    departures[2, 10:] += [{"s": 0.3, "u": 0.0, ".": np.nan}[night] for night in nights]
+    named = [(one.first, one.found, one.ended, one.runs) for one in by_links(departures) if one.name == "n02"]
+    assert named == expected
+
+
+@pytest.mark.parametrize(
+    ("later", "cleared"), [("us", None), ("usuu", 43), ("uu", 41), ("." * 58, None), ("." * 61, 101)]
+)
+def test_a_host_named_by_times_lasts_as_long(later, cleared):
+    """It is in all nights from 20 to 40, each with three others."""
+    rng = np.random.default_rng(5)
+    there = np.argsort(rng.random((41 + len(later), 16)), axis=1).argsort(axis=1).T < 4
+    there[0, :20], there[0, 20:41] = False, True
+    there[0, 41:] = [night != "." for night in later]
+    slow = np.zeros(there.shape[1], bool)
+    slow[20:41], slow[41:] = True, [night == "s" for night in later]
+    slow[25:35:2], there[0, 25:35:2] = False, False
+    (host,) = explanations(slow, np.ones(len(slow), bool), there, [range(16)])
+    assert (host.hosts, host.first, host.ended) == ([0], 20, cleared)

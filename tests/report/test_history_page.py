@@ -123,12 +123,14 @@ def test_measures_that_wander_are_said_to_once(kind, times):
 def test_each_sentence_of_history_appears(wandering):
     """Those of folders, "no runs" and "not read", appear in the test of the command."""
     entry = Accepted("allreduce 1", 0.3, "known", dt.date(2026, 12, 31))
-    flips = [(3, begin, factor) for begin, factor in ((15, 1.3), (20, 1 / 1.3), (25, 1.3))]
+    flips, late = (
+        [(3, begin + night, factor) for night, factor in ((0, 1.3), (5, 1 / 1.3), (10, 1.3))] for begin in (15, 35)
+    )
     archives = [
         archive(4, 16, [(1, 13, 1.3)], kind="normal", accepted=[entry]),
         archive(4, 16, [(1, 13, 1.6)], kind="normal", accepted=[entry]),
         archive(4, 20, [(1, 13, 1.3), (1, 17, 1 / 1.3)], kind="normal"),
-        archive(4, 28, [*flips, (2, 25, 0.7)], kind="normal"),
+        archive(4, 48, [*late, (2, 45, 0.7)], kind="normal"),
         archive(4, 29, flips, kind="normal"),
         archive(4, 16, [(1, 7, 1.5)], kind="normal"),
         archive(4, 30, [(1, 7, 1.5), (2, 29, 1.5)], kind="normal"),

@@ -10,15 +10,17 @@ change, of the last :data:`WINDOW` runs at most:
    many runs, and most runs after it agree. Of three or four runs each departs more than any run before. More are
    significant by the last runs alone, too, whose variance may have grown.
 3. Where other series wander, t is divided by the excess of their largest statistics over those of noise (empirical
-   null: Efron, J. Am. Stat. Assoc. 99, 2004). A large multiple of the robust deviation is certain without it.
+   null: Efron, J. Am. Stat. Assoc. 99, 2004). A large multiple of the robust deviation, and of the steps of the
+   other series, is certain without it.
 
-A change with fewer than ten runs before it is an unstable start. A series that rises twice to a level of the last
-:data:`REMEMBERED` runs is bimodal: changes between such levels are reported no more.
+A change with fewer than ten runs before it is an unstable start. Changes between two levels that a series had in
+its first :data:`REMEMBERED` runs are muted until it stays at one of them for twice as long as ever before.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -61,7 +63,7 @@ MIN_EFFECT: Final = 0.03
 WINDOW: Final = 100
 """Runs that are examined for a change, at most."""
 REMEMBERED: Final = 30
-"""Runs after which a level that a series left is a new one."""
+"""Runs after which a level that a series left is a new one; first runs, whose levels are the usual ones."""
 SAME_LEVEL: Final = 0.03
 """Largest difference of two levels, as a logarithm, that are one."""
 CHANCE: Final = 2e-4
@@ -88,10 +90,12 @@ class Change:
     """True if fewer than :data:`BEFORE` values are before the change: it has no level to be compared with."""
     now: float = math.nan
     """Level of the series, or its successor, in the end."""
+    lowest: float = math.nan
+    """Lowest of its levels since the change: a regression that was repaired and returns is another change."""
     ended: bool = False
     """True if neither has a value in the last :data:`RECENT` runs."""
-    of_bimodal: bool = False
-    """True if the series went back and forth in the end."""
+    muted: bool = False
+    """True if the series had both levels in its first :data:`REMEMBERED` runs, rose before and leaves as usual."""
 
     @property
     def is_small(self) -> bool:
@@ -102,8 +106,8 @@ class Change:
     def unrepaired(self) -> bool:
         """True for a change for the worse whose series did not return to the level before."""
         size = math.log(self.ratio.value)
-        counts = size > 0 and not (self.is_small or self.unstable_start or self.of_bimodal)
-        return counts and self.now - self.before > min(SAME_LEVEL, size / 2)
+        counts = size > 0 and not (self.is_small or self.unstable_start)
+        return counts and self.lowest - self.before > min(SAME_LEVEL, size / 2)
 
     @property
     def open(self) -> bool:
@@ -128,8 +132,8 @@ class _Series:
     """Sum of squares about the mean, of the segment before."""
     freedom: float = 0.0
     """Degrees of freedom of ``squares``."""
-    bimodal: int = -1
-    """Run that showed that the series is bimodal; -1 if none did."""
+    bimodal: bool = False
+    """True if the last change was between two levels of the first runs, and no first rise or its repair."""
 
     def had(self, level: float, run: int) -> bool:
         """Return True if the series left the level within the last REMEMBERED runs before ``run``."""
@@ -153,9 +157,10 @@ class Search:
         for row, begin in sorted(self.first.items(), key=lambda item: item[1]):
             self.logs[row, :begin] = self.logs[self.predecessors[row], :begin]
         self.values = without_common_effects(self.logs)
+        self.ticks = resolution(self.logs)
         self.series = [_Series() for _ in logs]
-        self.excess: list[tuple[float, float]] = []
-        """By run, squares of quantile and median of the largest t statistics / of noise."""
+        self.excess: list[tuple[float, float, float]] = []
+        """By run, squares of quantile and median of the largest t statistics / of noise; quantile of the steps."""
         changes: list[Change] = []
         for run in range(logs.shape[1]):
             for row in (row for row, begin in self.first.items() if begin == run and self.measured[row, run]):
@@ -163,8 +168,13 @@ class Search:
             rows = np.flatnonzero(self.measured[:, run])
             if len(rows) and run >= AFTER:
                 changes += self._search(rows, run)
-        self.changes = [self._finished(change) for change in changes]
+        finished = sorted(map(self._finished, changes), key=attrgetter("found"))
+        self.changes = [change for change in finished if not change.muted]
         """In the order in which they were found."""
+        self.muted = [
+            change for change in finished if change.muted and change.first in self.series[change.series].cuts[-1:]
+        ]
+        """Those that are muted, each the last one of its series."""
 
     @property
     def drifts(self) -> bool:
@@ -172,7 +182,7 @@ class Search:
 
         Noise has an excess of 0.8 to 1.5, and a correlation of 0.6 has 2.4.
         """
-        return bool(self.excess) and float(np.median([half for _, half in self.excess])) > 2
+        return bool(self.excess) and float(np.median([half for _, half, _ in self.excess])) > 2
 
     def _search(self, rows: Counts, now: int) -> list[Change]:
         """Return the changes that the run ``now`` makes significant, of the series ``rows``, which it has."""
@@ -197,35 +207,40 @@ class Search:
         t = splits(np.nan_to_num(departures), before, np.maximum(after, 1), squares, freedom)
         student = np.where(allowed, t, 0)
         tested = allowed.any(axis=1)
-        excess = self._excess(student[tested], allowed[tested])
+        excess = self._excess(departures[tested], student[tested], allowed[tested])
         points = []
         for row in np.flatnonzero(student.max(axis=1) > 2.5):
             split, end = int(student[row].argmax()), int(count[row])
             left, right = cleaned[row, :split], cleaned[row, split:end]
             logs = self.logs[rows[row], begin + runs[row, :end]]
-            if is_large(left, right, values[row, :end], logs) and (len(right) < LASTING or lasts(left, right)):
+            first = begin + int(runs[row, split])
+            large = is_large(left, right, values[row, :end], logs, self.ticks[rows[row], first - 1])
+            if large and (len(right) < LASTING or lasts(left, right)):
                 statistic = float(student[row, split]) / math.sqrt(_null(left, right, *excess))
                 p = 2 * float(beyond(statistic, freedom[row] + end - 2))
                 if p <= CHANCE / tested.sum():
-                    points.append((p, int(rows[row]), begin + int(runs[row, split])))
-        return [change for point in sorted(points) if (change := self._restart(*point, now))]
+                    points.append((p, int(rows[row]), first))
+        return [self._restart(*point, now) for point in sorted(points)]
 
-    def _excess(self, student: Matrix, allowed: Flags) -> tuple[float, float]:
+    def _excess(self, departures: Matrix, student: Matrix, allowed: Flags) -> tuple[float, float, float]:
         """Return by how much the largest t statistics exceed those of noise, of most and of half of the series.
 
-        1 for few series. The median over runs, so that a change of many series does not hide itself. Of the
-        largest of k statistics of noise the square has the 90 % quantile 2.7 + 1.1 log(k), and half of it as its
-        median (simulated; noise of any kind gives 0.7 to 1.2).
+        The third value is the step that most series do not exceed. 1, 1 and 0 for few series. The median over runs
+        counts, so that a change of many series does not hide itself. Of the largest of k statistics of noise the
+        square has the 90 % quantile 2.7 + 1.1 log(k), and half of it as its median (simulated, 0.7 to 1.2).
         """
         if len(student) >= SERIES:
             most, half = (float(np.quantile(student.max(axis=1), share)) ** 2 for share in (0.9, 0.5))
             noise = 2.7 + 1.1 * math.log(np.median(allowed.sum(axis=1)))
-            self.excess.append((most / noise, 2 * half / noise))
-        most, half = np.median(self.excess, axis=0) if self.excess else (1.0, 1.0)
-        return max(1.0, float(most)), max(1.0, float(half))
+            after = np.arange(student.shape[1]) >= student.argmax(axis=1)[:, None]
+            sides = (quantiles(np.where(side, departures, np.nan)) for side in (after, ~after))
+            step = float(np.quantile(np.abs(np.subtract(*sides)), 0.9))
+            self.excess.append((most / noise, 2 * half / noise, step))
+        most, half, step = np.median(self.excess, axis=0).tolist() if self.excess else (1.0, 1.0, 0.0)
+        return max(1.0, most), max(1.0, half), step
 
-    def _restart(self, p: float, series: int, first: int, now: int) -> Change | None:
-        """Go on with the values after a split; return the change; None between the levels of a bimodal series."""
+    def _restart(self, p: float, series: int, first: int, now: int) -> Change:
+        """Go on with the values after a split; return the change."""
         state = self.series[series]
         begin = max(state.cuts, default=0)
         recent = max(begin, now + 1 - WINDOW)
@@ -233,17 +248,17 @@ class Search:
         before, after = float(np.median(old)), float(np.median(new))
         returned = state.had(after, first)
         departures = usual(old) - usual(old).mean()
+        past = finite(self.values[series, :first])
+        early = not state.cuts and len(past) < BEFORE
+        known = returned and (state.bimodal or after > before) and had_both(past[:REMEMBERED], before, after)
         self.series[series] = _Series(
             (*state.cuts, first),
             (*state.levels, before),
             float((departures**2).sum()),
             len(departures) - 1,
-            now if state.bimodal < 0 and returned and after > before else state.bimodal,
+            known,
         )
-        if returned and state.bimodal >= 0:
-            return None
-        early = not state.cuts and len(finite(self.values[series, :first])) < BEFORE
-        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before, early)
+        return Change(series, first, now, p, Interval(after - before, 0, 0), returned, before, early, muted=known)
 
     def since(self, series: int, logs: Matrix | None = None) -> Vector:
         """Return the ``logs`` of a series since its last change; by default without the common effects of runs."""
@@ -257,21 +272,38 @@ class Search:
         return series
 
     def _finished(self, change: Change) -> Change:
-        """Return a change with its ratio, of all runs, and the state of its series in the end."""
+        """Return a change with its ratio, of all runs, and the state of its series in the end.
+
+        A muted one is found when the level has lasted twice as long as any before.
+        """
         last = self._successor(change.series)
-        state = self.series[last]
+        state, now = self.series[last], float(np.median(self.since(last)))
+        number = 1 + state.cuts.index(change.first)
+        stays = np.diff([0, *state.cuts, self.logs.shape[1]])
+        longest = max(REMEMBERED, 2 * int(stays[:number].max()))
         return replace(
             change,
+            found=change.first + longest if change.muted else change.found,
+            muted=change.muted and bool(stays[number] <= longest),
             ratio=_ratio(self.logs[change.series], change.first, self.series[change.series].cuts),
-            now=float(np.median(self.since(last))),
+            now=now,
+            lowest=min([*state.levels[number:], now]),
             ended=not self.measured[last, -RECENT:].any(),
-            of_bimodal=change.found <= state.bimodal and state.had(change.before, self.logs.shape[1]),
         )
 
 
 def change_points(logs: Matrix) -> list[Change]:
     """Return the changes in ``logs``: see :class:`Search`."""
     return Search(logs).changes
+
+
+def had_both(values: Vector, *levels: float) -> bool:
+    """Return True if the median of some :data:`LASTING` successive values is each of two levels."""
+    if len(values) < LASTING:
+        return False
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(values, LASTING), axis=1)
+    reach = min(SAME_LEVEL, abs(levels[0] - levels[1]) / 4)
+    return all(bool((np.abs(medians - level) <= reach).any()) for level in levels)
 
 
 def far_above(values: Vector) -> int:
@@ -285,18 +317,33 @@ def far_above(values: Vector) -> int:
     return 0
 
 
-def is_large(left: Vector, right: Vector, values: Vector, logs: Vector) -> bool:
+def resolution(logs: Matrix) -> Matrix:
+    """(series, runs): smallest difference of successive times up to each run, such as the tick of a timer.
+
+    It is the median over all series where the times of a series are equal; 0 where those of half of them are.
+    """
+    smallest = np.full(logs.shape, math.inf)
+    for row, values in enumerate(logs):
+        runs = np.flatnonzero(np.isfinite(values))
+        steps = np.abs(np.diff(np.exp(values[runs])))
+        smallest[row, runs[1:]] = np.where(np.abs(np.diff(values[runs])) > 1e-9, steps, math.inf)
+    smallest = np.minimum.accumulate(smallest, axis=1)
+    smallest = np.where(np.isinf(smallest), np.median(smallest, axis=0), smallest)
+    return np.where(np.isinf(smallest), 0, smallest)
+
+
+def is_large(left: Vector, right: Vector, values: Vector, logs: Vector, tick: float) -> bool:
     """Return True for a change that is large against all that a series did before.
 
     ``left``, ``right``: values before and after it without single outliers; ``values``: both with their outliers;
-    ``logs``: both with the effects of the runs, which may be those of other series alone.
+    ``logs``: both with the effects of the runs, which may be those of other series alone; ``tick``: in s.
     """
     level = np.median(left)
     size = float(np.median(right) - level)
     departures = np.sign(size) * (values - level)
     after = departures[len(left) :]
     old, new = logs[: len(left)], logs[len(left) :]
-    least = max(math.log1p(MIN_EFFECT), RECORD * min(np.diff(np.unique(old)), default=0.0))
+    least = math.log1p(max(MIN_EFFECT, RECORD * tick / math.exp(np.median(old))))
     if min(abs(size), abs(np.median(new) - np.median(old))) < least:
         return False
     if len(right) < LASTING:
@@ -316,10 +363,13 @@ def lasts(left: Vector, right: Vector) -> bool:
     return bool(2 * beyond(abs(right.mean() - left.mean()) / error, freedom) <= CHANCE / 4)
 
 
-def _null(left: Vector, right: Vector, most: float, half: float) -> float:
-    """Return the excess that matters for a change: of most series, or of half if it is large, or none."""
+def _null(left: Vector, right: Vector, most: float, half: float, step: float) -> float:
+    """Return the excess that matters for a change: of most series, or of half if it is large, or none.
+
+    ``most``, ``half``, ``step``: of :meth:`Search._excess`.
+    """
     old = left[-LEVEL:]
-    unit = LARGE * float(spread(np.abs(old - np.median(old))[None])[0])
+    unit = max(LARGE * float(spread(np.abs(old - np.median(old))[None])[0]), step)
     size = abs(float(np.median(right) - np.median(left))) if len(old) == LEVEL else 0.0
     return 1.0 if size >= 2 * unit else half if size >= unit or len(right) < LASTING else most
 

@@ -28,7 +28,7 @@ from hpcdl.analysis.over_time.regressions import Accepted, acceptance
 from hpcdl.analysis.over_time.series import History
 from hpcdl.analysis.over_time.suspects import Suspect, suspects
 
-EventKind = Literal["regressed", "bimodal", "improved", "restored", "unstable start"]
+EventKind = Literal["regressed", "returned", "improved", "restored", "unstable start"]
 
 TOGETHER: Final = 2
 """Runs by which the first runs of changes may differ that are one event."""
@@ -39,7 +39,7 @@ class Event:
     """Changes of several series, in one direction, at one run."""
 
     verdict: EventKind
-    """Bimodal: slower again, at a level that most of the series had before. Unstable start: a change before most
+    """Returned: slower again, at a level that most of the series had before. Unstable start: a change before most
     of the series had a level."""
     changes: Sequence[Change]
     """Largest first."""
@@ -100,7 +100,7 @@ def _event(group: list[Change], slow: Sequence[Suspect], environments: Mapping[i
     firsts, slower = [change.first for change in group], group[0].ratio.value > 1
     first, found = max(sorted(set(firsts)), key=firsts.count), min(change.found for change in group)
     half = len(group) / 2
-    verdicts: tuple[EventKind, EventKind] = ("regressed", "bimodal") if slower else ("improved", "restored")
+    verdicts: tuple[EventKind, EventKind] = ("regressed", "returned") if slower else ("improved", "restored")
     kind = verdicts[sum(change.returned for change in group) > half]
     if sum(change.unstable_start for change in group) > half:
         kind = "unstable start"
@@ -207,10 +207,11 @@ class SuiteVerdict:
 
     @property
     def news(self) -> list[Event]:
-        """Improvements, repairs and bimodal measures that the newest run brought to light."""
+        """Improvements and repairs that the newest run brought to light."""
         newest = len(self.history.jobs) - 1
-        kinds = ("improved", "restored", "bimodal")
-        return [event for event in self.events if event.verdict in kinds and event.found == newest]
+        return [
+            event for event in self.events if event.verdict in {"improved", "restored"} and event.found == newest
+        ]
 
     @cached_property
     def open_suspects(self) -> list[Suspect]:
