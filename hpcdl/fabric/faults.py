@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from hpcdl.fabric.comm import INPUT, Comm
+from hpcdl.fabric.comm import INPUT, Comm, Wrapper
 from hpcdl.fabric.modelled_compute import REAL, Clock
-from hpcdl.fabric.wrapper import Wrapper
 
 T = TypeVar("T")
 

@@ -13,8 +13,7 @@ from hpcdl.fabric.comm import ANY, TAGS, Array, Memory, Status, check_address, c
 from hpcdl.fabric.task import AnyTask, Program, Task, operation
 from hpcdl.fabric.vectors import Phantom
 from hpcdl.fabric.virtual.collectives import COLLECTIVES, collectively
-from hpcdl.fabric.virtual.groups import Gathering, Group
-from hpcdl.fabric.virtual.matching import hold, take
+from hpcdl.fabric.virtual.groups import Gathering, Group, hold, take
 from hpcdl.fabric.virtual.shifts import AsymmetryError
 from hpcdl.fabric.virtual.world import World
 from hpcdl.fabric.window import disseminate

@@ -19,8 +19,7 @@ from hpcdl.fabric.shared_memory import OneProcess
 from hpcdl.fabric.task import AnyTask, Program, Task
 from hpcdl.fabric.vectors import BufferPool, Phantom
 from hpcdl.fabric.virtual.flows import Flows
-from hpcdl.fabric.virtual.groups import Group
-from hpcdl.fabric.virtual.matching import deliver
+from hpcdl.fabric.virtual.groups import Group, deliver
 from hpcdl.fabric.virtual.shifts import Shifts
 
 T = TypeVar("T")
