@@ -62,7 +62,7 @@ DEFECTS = [
     Defect("data/parts/augmentation.py", "backwards = crops[self.mirrored][:, :, ::-1]", "backwards = crops[self.mirrored][:, ::-1]", "data"),
     Defect("exit_codes.py", "INCONCLUSIVE: Final = 3", "INCONCLUSIVE: Final = 0", "commands report suite"),
     Defect("fabric/network.py", "(rank - known) // self.ranks_per_host", "(rank - known) % self.ranks_per_host", "fabric aggregation"),
-    Defect("fabric/virtual/collectives.py", "buffer[...] = buffers[0]", "buffer[...] = buffers[-1]", "fabric aggregation"),
+    Defect("fabric/virtual/comm.py", "buffer[...] = buffers[0]", "buffer[...] = buffers[-1]", "fabric aggregation"),
     Defect("fabric/virtual/flows.py", "self._occupied[source] = self._occupied[dest] = now", "self._occupied[source] = now", "fabric"),
     Defect("fabric/virtual/groups.py", "key=lambda post: post.number", "key=lambda post: -post.number", "fabric"),
     Defect("fabric/virtual/shifts.py", "images.setdefault(part, parts[moved(rank, stride)]) is parts[moved(rank, stride)]", "True", "fabric cases"),

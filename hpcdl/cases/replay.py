@@ -20,14 +20,7 @@ from hpcdl.aggregation.parts.collectives import half
 from hpcdl.cases.keys.checks import CLUSTER, STAGES, STRAGGLER, Check, Setup, makes
 from hpcdl.cases.keys.combinations import CHECKED_PAIRS
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
-from hpcdl.cases.keys.key import (
-    MAX_RANKS,
-    MAX_STEPS,
-    MAX_THREADS,
-    Choice,
-    key,
-    varies,
-)
+from hpcdl.cases.keys.key import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, varies
 from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
 from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import SizedSteps, StepSpec

@@ -237,11 +237,4 @@ class LAMB(ByTensor, Adam):
             parameters[span] -= rate * multiple * ratio * u
 
 
-OFFERS: Final = {
-    "adagrad": Adagrad,
-    "rmsprop": RMSProp,
-    "adam": Adam,
-    "adamw": AdamW,
-    "lars": LARS,
-    "lamb": LAMB,
-}
+OFFERS: Final = {"adagrad": Adagrad, "rmsprop": RMSProp, "adam": Adam, "adamw": AdamW, "lars": LARS, "lamb": LAMB}

@@ -347,7 +347,14 @@ def best_answer(findings: Findings) -> Answer | None:
         return None
     fields = len(best) // len({each.criterion for each in best})
     if fields == 1:
-        return Answer(_ends(next(each for each in best if each.criterion == AT_END)))
+        at_end = next(each for each in best if each.criterion == AT_END)
+        highest, *_, lowest = at_end.ranked
+        below = difference([lowest.values], [highest.values])
+        mean, low, high = (f"{100 * bound[0]:.1f}" for bound in (below.value, *below.bounds()))
+        methods = (at_end.name(ranked.candidate, words=True) for ranked in (lowest, highest))
+        doubt = "Not decided whether methods differ: " if lowest.candidate in at_end.rivals else ""
+        lower = f" reaches a final accuracy {mean} percentage points ({low} to {high}) lower than "
+        return Answer(capital(doubt + lower.join(methods) + "."))
     first, among = dict[str, Counter[str]](), Counter[str]()
     for each in best:
         names = [each.name(candidate, words=True) for candidate in (each.ranked[0].candidate, *each.rivals)]
@@ -360,17 +367,6 @@ def best_answer(findings: Findings) -> Answer | None:
         shares = several([f"{winner} in {count}" for winner, count in won.most_common()])
         lines.append(f"Best by {name}: {shares} of {fields} configurations.")
     return Answer(f"{capital(method)} is the best method, alone or tied, in {number} of {comparisons}.", lines)
-
-
-def _ends(best: Best) -> str:
-    """Return how many percentage points the last method of a field ends below the best."""
-    first, last = best.ranked[0], best.ranked[-1]
-    below = difference([last.values], [first.values])
-    mean, low, high = (f"{100 * bound[0]:.1f}" for bound in (below.value, *below.bounds()))
-    methods = (best.name(ranked.candidate, words=True) for ranked in (last, first))
-    doubt = "Not decided whether methods differ: " if last.candidate in best.rivals else ""
-    lower = f" reaches a final accuracy {mean} percentage points ({low} to {high}) lower than "
-    return capital(doubt + lower.join(methods) + ".")
 
 
 BEST_METHODS: Final = Declaration(30, best_page, answer=best_answer, name="best_methods")
