@@ -170,7 +170,6 @@ Pattern = Callable[..., Coroutine[Any, Any, dict[str, Scalar]]]
 PATTERNS: Final[dict[str, Pattern]] = {"incast": incast, "congestor": congestor, "message_rate": message_rate}
 """Programs of patterns that are not exchanges of two ranks at a time."""
 
-
 CALLED: Final = {
     "pair": "exchange",
     "all_pairs": "exchange of all pairs",

@@ -47,7 +47,6 @@ MAX_SECONDS: Final = 10**6
 COMPRESSED_COPIES: Final = 6
 """Vectors of a compressed exchange: gradient, its values, residual, two of a compressor, messages."""
 
-
 STRIDE: Final = 65_521
 """Elements between the marks of a vector: a prime, so that they meet the parts of no partition alike."""
 CYCLE: Final = 1000

@@ -51,7 +51,6 @@ INPUT: Final = "input"
 SHARD_UPDATE: Final = "shard update"
 """Label of the optimizer's update of a part of the parameters, which belongs to an exchange."""
 
-
 Locals: TypeAlias = dict[str, Any]
 """Local variables of a suspended function."""
 

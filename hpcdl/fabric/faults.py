@@ -11,7 +11,6 @@ from hpcdl.fabric.modelled_compute import REAL, Clock
 
 T = TypeVar("T")
 
-
 MAX_FACTOR: Final = 10_000
 """Greatest factor."""
 MAX_PAUSE: Final = 86_400

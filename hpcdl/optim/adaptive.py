@@ -44,9 +44,9 @@ class _BySquares(Rule):
 class Adagrad(_BySquares):
     """s += g^2;  w -= rate * g / max(sqrt(s), epsilon), where g is the gradient plus weight_decay * w.
 
-    Source: Duchi et al. 2011; DistBelief (Dean et al. 2012, section 4.1). g is the gradient plus weight_decay * w.
-    ``epsilon`` is a lower limit, not a summand, so larger sums give the paper's rate exactly. DistBelief's
-    ``rate`` is about ten times a fixed one. State: ``sum_of_squares``.
+    Source: Duchi et al. 2011; DistBelief (Dean et al. 2012, section 4.1). ``epsilon`` is a lower limit, not a
+    summand, so larger sums give the paper's rate exactly. DistBelief's ``rate`` is about ten times a fixed one.
+    State: ``sum_of_squares``.
     """
 
     squares = "sum_of_squares"

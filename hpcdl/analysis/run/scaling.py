@@ -178,6 +178,7 @@ def _bounded(quantity: Quantity[float | None], interval: Interval) -> JsonObject
 
 
 def _record(point: Point, points: Sequence[Point]) -> Record:
+    checks = [launch.record.correct for launch in point.launches]
     measured: JsonObject = {
         "draw": point.record.draw if len(point.launches) == 1 else None,
         "launches": len(point.timed),
@@ -189,7 +190,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "ranks_recorded": min(launch.ranks_recorded for launch in point.launches),
         "bytes_sent_per_rank": _middle(point, itemgetter("bytes_sent")),
         "messages_per_rank": _middle(point, itemgetter("messages")),
-        "correct": _verdict(point),
+        "correct": False if False in checks else all(checks) or None,  # None: a launch was not checked
         "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
         "stolen": float(np.mean([launch.disturbance.stolen for launch in point.timed])),
         "busy_cores": median_of(launch.disturbance.busy_cores for launch in point.timed),
@@ -330,12 +331,6 @@ def _collective(point: Point) -> JsonObject:
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
     }
-
-
-def _verdict(point: Point) -> bool | None:
-    """False when any launch failed its check, None when any was not checked."""
-    checks = [launch.record.correct for launch in point.launches]
-    return False if False in checks else True if all(checks) else None
 
 
 def _middle(point: Point, of: Callable[[Rows], Vector]) -> float | None:

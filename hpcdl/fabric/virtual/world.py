@@ -23,10 +23,8 @@ from hpcdl.fabric.virtual.shifts import Shifts
 
 T = TypeVar("T")
 
-
 SELDOM: Final = (1_000_000, 100, 1000)
 """Thresholds of the garbage collector: tasks come by the million without cycles, and collecting took a third."""
-
 
 _order: Final = itemgetter(0)
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Drawn
 
-
 LINE_HEIGHT, POINT_HEIGHT, LABEL_LINE = 0.24, 0.18, 0.16
 """Inches of a bar, of a point with its interval, and of a line of a label."""
 

@@ -243,7 +243,6 @@ def charts(findings: Findings) -> list[Lines]:
 
 SECTION: Final = Declaration(60, page, answer=answer, figures=(charts,))
 
-
 AT_END: Final = "accuracy at the end"
 
 

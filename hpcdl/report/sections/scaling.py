@@ -327,7 +327,6 @@ SOONEST: Final = Declaration(
     name="time_to_target",
 )
 
-
 DECIDES: Final = 0.7
 """Correlation from which on one quantity decides about the other: then it explains half of the variance."""
 INTENSITY_NOTE: Final = (

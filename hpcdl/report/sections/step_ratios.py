@@ -115,7 +115,6 @@ BATCH_TIMES: Final = Declaration(
 )
 SPLITS: Final = Declaration(48, lambda _: Section("Splits"), answer=split_answer, name="splits", table="scaling")
 
-
 STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
 ONE_SUM: Final = ("synchronous", {"bucket_bytes": "0"})
@@ -215,7 +214,6 @@ OVERLAP: Final = Declaration(
     82, lambda _: Section("Overlap"), answer=overlap_answer, name="overlap", table="scaling"
 )
 
-
 NOTE: Final = (
     "Beyond computing: step minus a rank's compute time. Sent per rank: by the rank that sends most in a step; "
     "messages that overlap with the next step count in that step, so that busy cores raise the number. Sent per "
@@ -302,7 +300,6 @@ SHARDING: Final = Declaration(
     answer=sharding_answer,
     name="sharding",
 )
-
 
 Sides = tuple[list[Vector], list[Vector]]
 """Times of the launches of a program without, and with the fabric or tracing."""
