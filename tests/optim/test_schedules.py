@@ -66,7 +66,7 @@ def test_a_warm_up_longer_than_the_training():
 def test_messages_for_invalid_settings():
     for name, settings, message in [
         ("polinomial", {}, "unknown schedule 'polinomial'; did you mean 'polynomial'"),
-        ("zzz", {}, "unknown schedule 'zzz'; valid names: constant, polynomial, step"),
+        ("zzz", {}, "unknown schedule 'zzz'; valid: constant, step, polynomial"),
         ("polynomial", {"powr": 1}, "schedule polynomial: unknown setting 'powr'; did you mean 'power'"),
         ("constant", {"power": 1}, "schedule constant: unknown setting 'power'"),
         ("constant", {"warm_up": 0.1}, "did you mean 'warmup'"),

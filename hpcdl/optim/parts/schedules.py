@@ -4,13 +4,13 @@ A :data:`Schedule` is a function (step, total) -> factor: ``step`` counts update
 number of updates of the whole training. Settings are fractions of the training.
 """
 
+import difflib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from hpcdl.optim.parts.protocol import fraction, not_negative, positive
-from hpcdl.registry import nearest
 
 Schedule = Callable[[int, int], float]
 
@@ -123,16 +123,21 @@ def schedule(name: str, **settings: Any) -> Schedule:
     Raises ValueError, with the nearest valid word, for an unknown name or setting, and for an invalid value.
     """
     if name not in SCHEDULES:
-        raise ValueError(f"unknown schedule {name!r}{nearest(name, SCHEDULES)}")
+        raise ValueError(f"unknown schedule {name!r}{_nearest(name, SCHEDULES)}")
     shape = SCHEDULES[name]
     specific = [*inspect.signature(shape).parameters]
     common = [*inspect.signature(with_warmup).parameters][1:]
     for setting in settings:
         if setting not in specific and setting not in common:
             raise ValueError(
-                f"schedule {name}: unknown setting {setting!r}{nearest(setting, [*specific, *common])}"
+                f"schedule {name}: unknown setting {setting!r}{_nearest(setting, [*specific, *common])}"
             )
     return with_warmup(
         shape(**{key: value for key, value in settings.items() if key in specific}),
         **{key: value for key, value in settings.items() if key in common},
     )
+
+
+def _nearest(word: str, valid: Collection[str]) -> str:
+    close = difflib.get_close_matches(word, list(valid), 1)
+    return f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(valid)}"
