@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.per_tensor import squares
-from hpcdl.optim.parts.protocol import Rule, fraction, positive, state_vector
+from hpcdl.optim.parts.protocol import Rule, fraction, positive, squares, state_vector
 
 
 class _BySquares(Rule):
