@@ -229,7 +229,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         await train(ModelledCompute(comm, seconds, oversleep(), REAL, costs), session)
         sent = journal.read().bytes - before
         held = session.resident_bytes or gradients.nbytes
-        journal.memory(held + (compressed.memory_bytes if compressed else 0))
+        journal.recorder.memory_bytes = held + (compressed.memory_bytes if compressed else 0)
         wrong = np.array([float(sums.wrong)])
         if compressed is not None:
             # Marks would not survive a compressor; equal results on all ranks are what remains to be checked.

@@ -359,8 +359,8 @@ def program(
         finally:
             # Also after an error: its prefetch thread would go on beside the next case.
             mine.inputs.close()
-        mine.journal.memory(mine.memory_bytes)
-        mine.journal.residuals(mine.compressed.norms.rows() if mine.compressed is not None else ())
+        mine.journal.recorder.memory_bytes = mine.memory_bytes
+        mine.journal.recorder.residuals += mine.compressed.norms.rows() if mine.compressed is not None else ()
         sent = mine.journal.read().bytes - before
         return {
             **await compression_fields(comm, mine, sent, WARMUP_STEPS),
