@@ -25,8 +25,7 @@ def compared(communicator: MPI.Intracomm, read: Callable[[], int] = perf_counter
     so that the error is at most half of it (Cristian 1989). A rank sleeps until its turn, because other ranks may
     need its core.
     """
-    namespace = _NAMESPACE.readlink() if _NAMESPACE.exists() else ""
-    clocks = communicator.allgather(f"{here().machine} {namespace}")
+    clocks = communicator.allgather(_clock_name())
     offset = error = 0
     for other in range(1, communicator.size):
         if clocks[other] == clocks[0]:
@@ -51,3 +50,9 @@ def compared(communicator: MPI.Intracomm, read: Callable[[], int] = perf_counter
             trip, offset = min(trips)
             error = -(-trip // 2)
     return offset, error
+
+
+def _clock_name() -> str:
+    """Return a name of the clock of this process: its machine and its time namespace."""
+    namespace = _NAMESPACE.readlink() if _NAMESPACE.exists() else ""
+    return f"{here().machine} {namespace}"
