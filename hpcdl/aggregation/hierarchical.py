@@ -1,4 +1,3 @@
-from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
@@ -57,7 +56,8 @@ async def gather(
     owner gathers the messages of the owners in its place of all nodes; then the ranks of a node gather these
     bundles. So each message enters a node once. Schemes that gather no messages are replaced by a ring.
     """
-    across_nodes, within = (_gather_of(key, name) for key, name in (("outer", outer), ("inner", inner)))
+    (across_nodes,) = phases(component("outer", outer), "gather") or [allgather.gather]
+    (within,) = phases(component("inner", inner), "gather") or [allgather.gather]
     number, place = divmod(comm.rank, ranks_per_node)
     node, across = await nodes(comm, ranks_per_node)
     owners = comm.size % ranks_per_node or ranks_per_node
@@ -96,8 +96,3 @@ async def gather(
             await comm.get(into[-1], message, comm.rank)
             end += len(message)
         return into
-
-
-def _gather_of(key: str, name: str) -> Callable[[Comm, Array, int], Awaitable[list[Array]]]:
-    functions = phases(component(key, name), "gather")
-    return functions[0] if functions else allgather.gather

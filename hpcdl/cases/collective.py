@@ -20,15 +20,7 @@ from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, o
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.keys.checks import CLUSTER, Check, Rows, Setup, makes, refusals, too_large
 from hpcdl.cases.keys.combinations import CHECKED_PAIRS
-from hpcdl.cases.keys.key import (
-    MAX_RANKS,
-    MAX_REPETITIONS,
-    MAX_THREADS,
-    Choice,
-    architecture,
-    cluster,
-    key,
-)
+from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, architecture, cluster, key
 from hpcdl.cases.keys.scheme import check_library, table_of, traits_of, try_out
 from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
 from hpcdl.cases.measuring.timed_collectives import (
@@ -177,10 +169,7 @@ CHECKS: Final[Rows] = (
     Check("aggregation", lambda case: check_library(case.aggregation, case.network)),
     Check("aggregation", lambda case: registry.check_settings(case.program.func, case.program.keywords)),
     Check("aggregation", lambda case: try_out(case.aggregation, case.ranks, case.collective)),
-    Check(
-        "concurrent",
-        lambda case: next(refusals(CHECKS, "collective", case.beside, case.given), None),
-    ),
+    Check("concurrent", lambda case: next(refusals(CHECKS, "collective", case.beside, case.given), None)),
     Check(
         "communicators",
         lambda case: case.communicators > 1 and not case.concurrent,

@@ -20,14 +20,7 @@ from hpcdl.aggregation.parts.collectives import half
 from hpcdl.cases.keys.checks import CLUSTER, STAGES, STRAGGLER, Check, Setup, makes
 from hpcdl.cases.keys.combinations import CHECKED_PAIRS
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
-from hpcdl.cases.keys.key import (
-    MAX_RANKS,
-    MAX_STEPS,
-    MAX_THREADS,
-    Choice,
-    key,
-    varies,
-)
+from hpcdl.cases.keys.key import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, varies
 from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
 from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import SizedSteps, StepSpec
@@ -53,7 +46,6 @@ MAX_SECONDS: Final = 10**6
 """Sum of the sleeps of a replay, at most: 11 days."""
 COMPRESSED_COPIES: Final = 6
 """Vectors of a compressed exchange: gradient, its values, residual, two of a compressor, messages."""
-
 
 STRIDE: Final = 65_521
 """Elements between the marks of a vector: a prime, so that they meet the parts of no partition alike."""
@@ -237,7 +229,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
         await train(ModelledCompute(comm, seconds, oversleep(), REAL, costs), session)
         sent = journal.read().bytes - before
         held = session.resident_bytes or gradients.nbytes
-        journal.memory(held + (compressed.memory_bytes if compressed else 0))
+        journal.recorder.memory_bytes = held + (compressed.memory_bytes if compressed else 0)
         wrong = np.array([float(sums.wrong)])
         if compressed is not None:
             # Marks would not survive a compressor; equal results on all ranks are what remains to be checked.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from types import CodeType
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,6 @@ INPUT: Final = "input"
 
 SHARD_UPDATE: Final = "shard update"
 """Label of the optimizer's update of a part of the parameters, which belongs to an exchange."""
-
 
 Locals: TypeAlias = dict[str, Any]
 """Local variables of a suspended function."""
@@ -227,3 +227,30 @@ def check_exchange(dest: int, source: int, tag: int, ranks: int) -> None:
     if not (0 <= dest < ranks and 0 <= source < ranks and 0 <= tag < TAGS):
         check_address(dest, tag, ranks)
         check_address(source, tag, ranks)
+
+
+C = TypeVar("C", bound=Comm)
+
+
+@dataclass(eq=False)
+class Wrapper(Generic[C]):
+    """A :class:`hpcdl.fabric.comm.Comm` over another one, as are the communicators that are made from it."""
+
+    _comm: C
+
+    def _wrap(self, comm: Any) -> Self:
+        """Wrap a communicator that the wrapped one has made."""
+        return replace(self, _comm=comm)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the operation of the wrapped communicator, if a subclass has none of its own."""
+        return getattr(self._comm, name)
+
+    async def split(self, color: int, key: int = 0) -> Comm:
+        return self._wrap(await self._comm.split(color, key))
+
+    async def subcommunicator(self, color: Callable[[int], int], division: Hashable) -> Comm:
+        return self._wrap(await self._comm.subcommunicator(color, division))
+
+    async def survivors(self) -> Comm:
+        return self._wrap(await self._comm.survivors())

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from hpcdl.fabric.comm import INPUT, Comm
+from hpcdl.fabric.comm import INPUT, Comm, Wrapper
 from hpcdl.fabric.modelled_compute import REAL, Clock
-from hpcdl.fabric.wrapper import Wrapper
 
 T = TypeVar("T")
-
 
 MAX_FACTOR: Final = 10_000
 """Greatest factor."""

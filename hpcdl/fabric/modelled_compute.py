@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from time import perf_counter, sleep
 from typing import Final, NamedTuple, TypeVar
 
-from hpcdl.fabric.comm import Comm
-from hpcdl.fabric.wrapper import Wrapper
+from hpcdl.fabric.comm import Comm, Wrapper
 
 T = TypeVar("T")
 

@@ -14,7 +14,6 @@ U = TypeVar("U")
 Program: TypeAlias = Coroutine[Any, Any, T]
 """An algorithm that runs: what it yields, and gets back, is its interpreter's business."""
 
-
 DEPTHS: Final = 8
 """Most splits between a communicator and the one of all ranks."""
 

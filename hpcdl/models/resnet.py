@@ -22,10 +22,7 @@ def cifar_resnet(depth: int, classes: int, option: str) -> list[Layer]:
     """
     if option not in {"A", "B"}:
         raise ValueError(f"option {option!r} is neither 'A' nor 'B'")
-    layers: list[Layer] = [
-        Convolution("conv1", 16, 3, padding=1, bias=None),
-        BatchNorm("bn1", relu=True),
-    ]
+    layers: list[Layer] = [Convolution("conv1", 16, 3, padding=1, bias=None), BatchNorm("bn1", relu=True)]
     for stage, filters in enumerate((16, 32, 64), start=1):
         for i in range(1, (depth - 2) // 6 + 1):
             halves, shortcut = stage > 1 and i == 1, list[Layer]()

@@ -225,7 +225,9 @@ class Replica:
 
         shapes = [] if division is None else [*division.shapes, division.output]
         shapes = shapes or [*accumulate(layers, lambda taken, layer: layer.output(taken), initial=shape)]
-        begin, end = _bounds(part, layers)
+        begin, end, _ = part.indices(len(layers))
+        if begin >= end:
+            raise ValueError(f"layers {begin} to {end} of {len(layers)} are none")
         self.is_first, self.is_last = begin == 0, end == len(layers)
         """True if the replica holds the first layer of the network, the last one."""
         self.shape, self.output = shapes[begin], shapes[end]
@@ -327,13 +329,6 @@ class Replica:
                 binding.append(stage.again(part_views, shared[: end - begin], self.gradients[stage.span], stashes))
             bindings.append(tuple(binding))
         return tuple(bindings)
-
-
-def _bounds(part: slice, layers: Sequence[Layer]) -> tuple[int, int]:
-    begin, end, _ = part.indices(len(layers))
-    if begin >= end:
-        raise ValueError(f"layers {begin} to {end} of {len(layers)} are none")
-    return begin, end
 
 
 def _distinct(names: Iterable[str]) -> None:

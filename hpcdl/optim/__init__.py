@@ -5,6 +5,6 @@ momentum, is in ``state`` by name: averaging strategies keep, average or reset i
 
 The one rule: a rule acts entry by entry; so a server can apply it to its shard, and the result is that of the
 whole vector. Rules that need norms of tensors (LARS, LAMB) are told where tensors begin
-(``parts/per_tensor.py``). L-BFGS is a program of vector operations instead (``parts/lbfgs.py``), since its
+(``parts/protocol.py``). L-BFGS is a program of vector operations instead (``parts/lbfgs.py``), since its
 vectors are spread over servers. Open ``sgd.py`` first.
 """

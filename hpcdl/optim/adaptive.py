@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.fabric.comm import Array
-from hpcdl.optim.parts.per_tensor import squares
-from hpcdl.optim.parts.protocol import Rule, fraction, positive, state_vector
+from hpcdl.optim.parts.protocol import Rule, fraction, positive, squares, state_vector
 
 
 class _BySquares(Rule):
@@ -44,9 +43,9 @@ class _BySquares(Rule):
 class Adagrad(_BySquares):
     """s += g^2;  w -= rate * g / max(sqrt(s), epsilon), where g is the gradient plus weight_decay * w.
 
-    Source: Duchi et al. 2011; DistBelief (Dean et al. 2012, section 4.1). g is the gradient plus weight_decay * w.
-    ``epsilon`` is a lower limit, not a summand, so larger sums give the paper's rate exactly. DistBelief's
-    ``rate`` is about ten times a fixed one. State: ``sum_of_squares``.
+    Source: Duchi et al. 2011; DistBelief (Dean et al. 2012, section 4.1). ``epsilon`` is a lower limit, not a
+    summand, so larger sums give the paper's rate exactly. DistBelief's ``rate`` is about ten times a fixed one.
+    State: ``sum_of_squares``.
     """
 
     squares = "sum_of_squares"
@@ -237,11 +236,4 @@ class LAMB(ByTensor, Adam):
             parameters[span] -= rate * multiple * ratio * u
 
 
-OFFERS: Final = {
-    "adagrad": Adagrad,
-    "rmsprop": RMSProp,
-    "adam": Adam,
-    "adamw": AdamW,
-    "lars": LARS,
-    "lamb": LAMB,
-}
+OFFERS: Final = {"adagrad": Adagrad, "rmsprop": RMSProp, "adam": Adam, "adamw": AdamW, "lars": LARS, "lamb": LAMB}

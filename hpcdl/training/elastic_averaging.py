@@ -21,12 +21,7 @@ _PULL: Final = 2
 
 
 async def elastic_averaging(
-    comm: Comm,
-    session: Session,
-    *,
-    period: int = 4,
-    moving_rate: float | None = None,
-    dedicated: bool = False,
+    comm: Comm, session: Session, *, period: int = 4, moving_rate: float | None = None, dedicated: bool = False
 ) -> None:
     """Asynchronous elastic averaging SGD (EASGD; Zhang, Choromanska & LeCun 2015, algorithm 1).
 
@@ -69,11 +64,6 @@ def _check(ranks: int, settings: Settings) -> None:
         raise ValueError(f"moving_rate: must be more than 0 and at most 1, not {moving_rate}")
     if settings["dedicated"] and ranks == 1:
         raise ValueError("dedicated: with one rank there is no worker")
-
-
-def _workers(ranks: int, settings: Settings) -> range:
-    """Return the ranks that train on images."""
-    return range(CENTRE_RANK + 1 if settings["dedicated"] else CENTRE_RANK, ranks)
 
 
 async def work(comm: Comm, session: Session, snapshots: Snapshots, worker: int, workers: int, period: int) -> None:
@@ -197,7 +187,7 @@ TRAITS: Final = {
         stops_at_target=False,
         least={"period": 1},
         check=_check,
-        workers=_workers,
+        workers=lambda ranks, settings: range(CENTRE_RANK + settings["dedicated"], ranks),
         cycle=lambda settings: int(settings["period"]),
     ),
     "synchronous_elastic_averaging": Strategy(

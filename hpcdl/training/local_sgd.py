@@ -12,7 +12,7 @@ from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import Optimizer, fraction, positive
 from hpcdl.optim.sgd import OFFERS as OUTER
-from hpcdl.training.parts.compressed.exchanges import shards
+from hpcdl.training.parts.compressed.compressed import shards
 from hpcdl.training.parts.compressed.plan import Plan
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.session import Drift, Session

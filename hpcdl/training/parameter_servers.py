@@ -303,11 +303,7 @@ WITH_SERVERS: Final = Strategy(
 NAMES: Final = {"none": "Downpour", "constant": "DC-ASGD", "adaptive": "DC-ASGD-a"}
 """Names of the variants of delay compensation in the literature."""
 OFFERS: Final = {
-    "asynchronous": asynchronous,
-    "downpour": downpour,
-    "m_synchronous": m_synchronous,
-    "softsync": softsync,
-    "ssp": ssp,
+    function.__name__: function for function in (asynchronous, downpour, m_synchronous, softsync, ssp)
 }
 TRAITS: Final = {
     "asynchronous": replace(

@@ -23,12 +23,7 @@ from hpcdl.training.parts.traits import Settings, Strategy
 
 
 async def pipeline(
-    comm: Comm,
-    session: Session,
-    *,
-    microbatches: int = 4,
-    schedule: str = "1f1b",
-    bucket_bytes: int | None = None,
+    comm: Comm, session: Session, *, microbatches: int = 4, schedule: str = "1f1b", bucket_bytes: int | None = None
 ) -> None:
     """Synchronous pipeline parallelism: each rank trains a stage of consecutive layers (Huang et al. 2019).
 

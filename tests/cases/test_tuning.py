@@ -8,8 +8,8 @@ from contract.cases import case_of
 from contract.sessions import silent_journal
 
 from hpcdl import suite
+from hpcdl.cases import train
 from hpcdl.cases.keys import key
-from hpcdl.cases.simulation import trials
 from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
@@ -32,7 +32,7 @@ def run(spec, **options):
 
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch):
-    monkeypatch.setattr(trials, "_SEARCHES", {})
+    monkeypatch.setattr(train, "_SEARCHES", {})
 
 
 @pytest.mark.slow
@@ -41,7 +41,7 @@ def test_the_best_trial_is_the_one_that_reaches_the_target_first():
     found, evaluations = run(spec)
     best = {}
     for settings in [{}, *spec.tune.points()]:
-        trial = replace(trials.changed(spec, settings), tune=None, seed=trials.SEED)
+        trial = replace(train.changed(spec, settings), tune=None, seed=train.SEED)
         seen = run(trial, tests=False)[1]
         reached = [(one.training_seconds, -one.accuracy) for one in seen if one.accuracy >= 0.5]
         assert settings or not reached  # the case's own rate is far too low
@@ -61,11 +61,11 @@ def test_a_trial_that_is_quick_by_luck_is_not_taken(monkeypatch):
     async def trial(one, _program, _comm):
         place = rates.index(one.learning_rate)
         lucky = place == 5
-        missed = 1 if lucky and one.seed != trials.SEED else 0
-        return trials.Score(missed, 0.1 if lucky else 1 + abs(place - 3), 0, 10)
+        missed = 1 if lucky and one.seed != train.SEED else 0
+        return train.Score(missed, 0.1 if lucky else 1 + abs(place - 3), 0, 10)
 
-    monkeypatch.setattr(trials, "_trial", trial)
-    (found,) = in_process(1).run(lambda comm: trials.tuned(spec, spec.tune, None, comm))
+    monkeypatch.setattr(train, "_trial", trial)
+    (found,) = in_process(1).run(lambda comm: train.tuned(spec, spec.tune, None, comm))
     assert found[0].learning_rate == rates[3]
     assert found[1]["tuning_images"] == 8 * 10 + 2 * 2 * 10
 
@@ -77,9 +77,7 @@ def test_tuning_never_reads_a_test_image(monkeypatch):
         key, "with_validation", lambda data, share: replace(with_validation(data, share), test=watched)
     )
     spec = parsed().spec
-    in_process(1).run(
-        lambda comm: trials.tuned(spec, spec.tune, lambda *given: program(*given, tests=False), comm)
-    )
+    in_process(1).run(lambda comm: train.tuned(spec, spec.tune, lambda *given: program(*given, tests=False), comm))
     assert watched.read == 0
     run(spec)
     assert watched.read == len(watched)

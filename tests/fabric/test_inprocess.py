@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hpcdl.fabric.comm import PeerLost
+from hpcdl.fabric.virtual.groups import Mailbox, hold
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.matching import Mailbox, hold
 from hpcdl.fabric.virtual.world import Deadlock
 
 SEEDS = range(5)

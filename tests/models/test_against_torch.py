@@ -17,7 +17,7 @@ from contract import networks
 
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.parts.per_tensor import Multipliers
+from hpcdl.optim.parts.protocol import Multipliers
 from hpcdl.optim.sgd import SGD
 
 torch_zoo = pytest.importorskip("models.torch_zoo")

@@ -12,7 +12,7 @@ from contract.sparse import drawn, fault
 from hpcdl.aggregation.parts.entries import Series
 from hpcdl.fabric.mpi import natives
 from hpcdl.fabric.vectors import BufferPool, OutOfPlace
-from hpcdl.fabric.virtual.collectives import SUMS
+from hpcdl.fabric.virtual.comm import SUMS
 
 pytestmark = pytest.mark.mpi
 

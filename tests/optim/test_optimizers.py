@@ -11,10 +11,9 @@ import pytest
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adaptive import LAMB, LARS, Adagrad, Adam, AdamW, RMSProp
-from hpcdl.optim.parts import per_tensor
+from hpcdl.optim.parts import protocol
 from hpcdl.optim.parts.loss_scaling import LossScaling
-from hpcdl.optim.parts.per_tensor import Multipliers
-from hpcdl.optim.parts.protocol import without_lookahead
+from hpcdl.optim.parts.protocol import Multipliers, without_lookahead
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.registry import find, names
 
@@ -284,7 +283,7 @@ def each_tensor_by_itself(make):
 @each_rule
 @pytest.mark.parametrize("piece_bytes", [8, 24, 56, 808, 1 << 17])
 def test_the_whole_vector_is_updated_as_tensor_by_tensor(make, piece_bytes, monkeypatch):
-    monkeypatch.setattr(per_tensor, "BLOCK_BYTES", piece_bytes)
+    monkeypatch.setattr(protocol, "BLOCK_BYTES", piece_bytes)
     optimizer = make(weight_decay=DECAY)
     optimizer.multipliers = Multipliers.of(tensors())
     np.testing.assert_allclose(trained(optimizer), each_tensor_by_itself(make), rtol=1e-12)

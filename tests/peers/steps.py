@@ -54,7 +54,7 @@ def hpcdls(name, kind, batch):
 
     from hpcdl.nn.backend import backend
     from hpcdl.nn.replica import Replica
-    from hpcdl.optim.parts.per_tensor import Multipliers
+    from hpcdl.optim.parts.protocol import Multipliers
     from hpcdl.optim.sgd import SGD
 
     shape, classes, _ = NETWORKS[name]

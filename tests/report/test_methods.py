@@ -10,8 +10,7 @@ from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import problems, settings
 from hpcdl.report.run.literature import in_words
 from hpcdl.report.run.method_names import Names, several
-from hpcdl.report.sections import best_methods
-from hpcdl.report.sections.accuracy import courses
+from hpcdl.report.sections.accuracy import best_answer, courses
 
 MOMENTUM = "sgd(momentum=0.9)"
 
@@ -197,12 +196,12 @@ def test_the_best_methods_answer_how_far_the_last_ends_below_or_which_is_most_of
             synchronous(hand, 4 if given else 1, seed=seed, accuracy=accuracy + more, **given)
             downpour(hand, seed=seed, accuracy=0.91 + more, **given)
     asked = Findings(hand.read(suite_text="[suite]\nanswer = 'best_methods'"), "run")
-    headline, details, *_ = best_methods.answer(asked)
+    headline, details, *_ = best_answer(asked)
     assert headline.startswith(begins) and headline.endswith(ends)
     assert [*details][1:2] == ["Best by accuracy at the end: Downpour in 2 of 2 configurations."][
         : len(networks) - 1
     ]
-    assert best_methods.answer(Findings(hand.read(), "run")) is None
+    assert best_answer(Findings(hand.read(), "run")) is None
 
 
 def test_accuracies_are_within_the_budgets_of_all_and_images_a_second_are_one_number_on_a_page(hand, row, whole):

@@ -81,11 +81,7 @@ def time(
 
 
 def volume(
-    quantity: str,
-    aggregation: Offer,
-    ranks: int,
-    size: float,
-    settings: Settings | None = None,
+    quantity: str, aggregation: Offer, ranks: int, size: float, settings: Settings | None = None
 ) -> float | None:
     """Return the stated "Messages" or "Bytes" of all ranks, or an upper bound; None if none is stated."""
     stated = costs(aggregation, settings)

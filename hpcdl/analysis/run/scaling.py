@@ -260,7 +260,8 @@ def _work(launch: Launch) -> float:
 
 
 def _training(point: Point, points: Sequence[Point]) -> JsonObject:
-    step = _step(point)
+    step = launches_interval(point.seconds, point.middle)
+    step = Interval(step.value, math.nan, math.nan) if step.low < 0 else step
     compute = _middle(point, itemgetter("compute_seconds")) or None
     exposed, ceiling_disturbed = _exposed(point, points)
     shown = Interval(*(max(0.0, bound) if math.isfinite(bound) else bound for bound in exposed))
@@ -281,11 +282,6 @@ def _training(point: Point, points: Sequence[Point]) -> JsonObject:
         else None,
         **outcome(point.launches),
     }
-
-
-def _step(point: Point) -> Interval:
-    interval = launches_interval(point.seconds, point.middle)
-    return interval if not interval.low < 0 else Interval(interval.value, math.nan, math.nan)
 
 
 def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | None]:

@@ -232,10 +232,7 @@ class StepSpec:
         return volumes(self.layers, self.shape, 1).parameters * np.dtype(master(self.dtype)).itemsize
 
     def replica(
-        self,
-        kernels: Backend,
-        place: Place | None = None,
-        allocate: Callable[[int, str], Array] | None = None,
+        self, kernels: Backend, place: Place | None = None, allocate: Callable[[int, str], Array] | None = None
     ) -> Replica:
         """Return a rank's layers, computed by ``kernels``; ``allocate`` makes the host's vectors.
 

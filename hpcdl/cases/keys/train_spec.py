@@ -37,7 +37,6 @@ MAX_AHEAD: Final = 1000
 MAX_JITTER: Final = 10
 """Standard deviation of a simulated batch's time by its mean, at most."""
 
-
 MAX_TRIALS: Final = 1000
 SEED: Final = 0
 """Seed of the trials' trainings, and of their settings: all seeds of a case share what was found."""

@@ -22,7 +22,6 @@ LONG: Final = 1 << 18
 """Bytes of the two messages that are timed."""
 TRIALS: Final = 7
 
-
 MAX_WORK: Final = 0.1
 """Seconds of work that overlap a message: a rank then polls at its lowest rate."""
 

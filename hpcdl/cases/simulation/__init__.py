@@ -12,6 +12,6 @@ like arrays (:class:`hpcdl.fabric.vectors.Phantom`), so that nothing asks.
 
 ``step_simulation.py`` has both kinds of simulated training; open it first. ``operations.py`` simulates
 collectives, by one host's ranks where all hosts do the same. ``exchange_costs.py`` measures the arithmetic of
-compressed exchanges on this machine, which no network describes. ``trials.py`` searches settings of a training.
-This room imports ``keys/``, which imports nothing of it.
+compressed exchanges on this machine, which no network describes. This room imports ``keys/``, which imports
+nothing of it.
 """

@@ -15,9 +15,8 @@ from hpcdl.aggregation.ring import ring
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.compression.parts.protocol import Layout, Tensor
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm, Wrapper
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.wrapper import Wrapper
 from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import Plan

@@ -278,15 +278,11 @@ async def simulate(
         first, *_ = world.run(take_part)
     except FloatingPointError:
         first = {}
-        _record_divergence(journals, len(spec.data.train))
+        # a test without a number is the last one of each rank, after its steps
+        samples = sum(int(each.recorder.step_table()["images"].sum()) for each in journals)
+        tests = min(len(each.recorder.evaluations) for each in journals)
+        for each in journals:
+            del each.recorder.evaluations[tests:]  # not all ranks have ended these tests
+            each.evaluation(samples / len(spec.data.train), math.nan, math.nan, samples)
     failures = {"process_failure": failure.of(failed)} if failure else {}
     return {**first, "nodes": cluster.hosts_of(ranks), **failures}
-
-
-def _record_divergence(journals: Sequence[Journal], epoch: int) -> None:
-    """Record a test without a number as the last one of each rank, after its steps; ``epoch`` in images."""
-    samples = sum(int(journal.recorder.step_table()["images"].sum()) for journal in journals)
-    tests = min(len(journal.recorder.evaluations) for journal in journals)
-    for journal in journals:
-        del journal.recorder.evaluations[tests:]  # not all ranks have ended these tests
-        journal.evaluation(samples / epoch, math.nan, math.nan, samples)

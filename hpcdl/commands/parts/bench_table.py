@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
     from hpcdl.trace.run import Run
 
-
 MIN_FACTOR: Final = 2
 
 

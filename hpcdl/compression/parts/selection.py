@@ -18,7 +18,6 @@ REACHING: Final = 50
 MIN_SAMPLE: Final = 4096
 """Least size of a sample; a shorter vector is taken whole."""
 
-
 Magnitude = np.unsignedinteger[Any]
 
 

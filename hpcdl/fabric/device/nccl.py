@@ -36,11 +36,7 @@ class Nccl:
     """
 
     def __init__(
-        self,
-        rank: int,
-        size: int,
-        gather: Callable[[object], list[object]],
-        broadcast: Callable[[object], object],
+        self, rank: int, size: int, gather: Callable[[object], list[object]], broadcast: Callable[[object], object]
     ) -> None:
         import cupy
 

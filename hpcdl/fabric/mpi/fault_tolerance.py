@@ -16,9 +16,8 @@ from time import sleep
 
 from mpi4py import MPI
 
-from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost, Status
+from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost, Status, Wrapper
 from hpcdl.fabric.mpi.comm import MpiComm
-from hpcdl.fabric.wrapper import Wrapper
 
 _FAILED = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING)
 

@@ -19,7 +19,6 @@ _SPACES: Final = 1 << ((_TAG_LIMIT + 1) // TAGS).bit_length() - 1
 PROBES_ANY_SOURCE: Final = MPI.get_vendor()[0] == "MPICH"
 """True if receives from any rank probe first: posted ones of MPICH 5.0 between hosts stay open for ever."""
 
-
 _MAX_EXCHANGES: Final = 256
 """Short exchanges on one communicator whose arrays are kept."""
 

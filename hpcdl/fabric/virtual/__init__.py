@@ -1,7 +1,7 @@
 """All ranks in this process: one engine under two clocks.
 
 ``world.py`` runs the programs of all ranks as coroutines and matches their messages by MPI's rules
-(``matching.py``). What differs is the choice of the next rank:
+(``groups.py``). What differs is the choice of the next rank:
 
     inprocess.py    seeded and arbitrary, so that tests meet many schedules; sends wait for their receiver, and a
                     deadlock ends with who waits for whom

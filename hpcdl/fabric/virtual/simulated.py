@@ -17,8 +17,7 @@ from typing import Final
 
 from hpcdl.fabric.comm import Event
 from hpcdl.fabric.network import Network, Wiring
-from hpcdl.fabric.virtual.collectives import seconds
-from hpcdl.fabric.virtual.comm import VirtualComm
+from hpcdl.fabric.virtual.comm import VirtualComm, seconds
 from hpcdl.fabric.virtual.flows import Flows
 from hpcdl.fabric.virtual.shifts import Shifts
 from hpcdl.fabric.virtual.world import World

@@ -6,8 +6,7 @@ All tasks that can go on wait in one queue, earliest first. The clock defines th
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
 from heapq import heappop, heappush
 from math import inf
 from operator import itemgetter
@@ -19,16 +18,13 @@ from hpcdl.fabric.shared_memory import OneProcess
 from hpcdl.fabric.task import AnyTask, Program, Task
 from hpcdl.fabric.vectors import BufferPool, Phantom
 from hpcdl.fabric.virtual.flows import Flows
-from hpcdl.fabric.virtual.groups import Group
-from hpcdl.fabric.virtual.matching import deliver
+from hpcdl.fabric.virtual.groups import Group, deliver
 from hpcdl.fabric.virtual.shifts import Shifts
 
 T = TypeVar("T")
 
-
 SELDOM: Final = (1_000_000, 100, 1000)
 """Thresholds of the garbage collector: tasks come by the million without cycles, and collecting took a third."""
-
 
 _order: Final = itemgetter(0)
 
@@ -61,16 +57,6 @@ class Clock(Protocol):
 
     def compute(self, now: float, rank: int, label: str) -> float:
         """Return when ``rank`` completes work called ``label`` that begins at ``now``."""
-
-
-@contextmanager
-def _collecting_seldom() -> Iterator[None]:
-    usual = gc.get_threshold()
-    gc.set_threshold(*SELDOM)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
 
 
 class World:
@@ -129,13 +115,15 @@ class World:
             group.places = {rank: (group, rank) for rank in range(self.ranks)}
         comms = [self.make_comm(self, group, rank) for rank in self.simulated]
         mains = [self.launch(Task(program(comm)), comm.rank, self.now) for comm in comms]
-        with _collecting_seldom():
-            try:
-                self._run_moments()
-            finally:
-                for tasks in self._unfinished:
-                    for task in tasks:
-                        task.coroutine.close()
+        usual = gc.get_threshold()
+        gc.set_threshold(*SELDOM)
+        try:
+            self._run_moments()
+        finally:
+            gc.set_threshold(*usual)
+            for tasks in self._unfinished:
+                for task in tasks:
+                    task.coroutine.close()
         self.now = max(self.now, self._end)
         self._raise_errors([*mains, *self._failed])
         return [main.result for main in mains]  # type: ignore[misc]
@@ -218,14 +206,7 @@ class World:
             due.append(task)
 
     def complete(
-        self,
-        sending: AnyTask,
-        source: int,
-        rank: int,
-        tag: int,
-        sent: Array,
-        receiving: AnyTask,
-        room: Array,
+        self, sending: AnyTask, source: int, rank: int, tag: int, sent: Array, receiving: AnyTask, room: Array
     ) -> None:
         """Deliver a message of the rank ``source``, ``rank`` to its receiver, and set when both ends go on."""
         if type(room) is not Phantom:

@@ -101,22 +101,18 @@ def junit(suites: Sequence[TestSuite], now: dt.datetime) -> str:
         )
         ET.SubElement(element, "properties")
         for case in suite.cases:
-            _add(element, case)
+            names = {"classname": visible(case.classname or "hpcdl"), "name": visible(case.name), "time": "0"}
+            test = ET.SubElement(element, "testcase", names)
+            lines = [visible(verdict.sentence) for verdict in case.failures or case.skipped]
+            if case.failures:
+                failure = ET.SubElement(test, "failure", type=case.failures[0].word, message=lines[0])
+                failure.text = "\n".join(lines)
+            elif case.skipped:
+                ET.SubElement(test, "skipped", message=lines[0])
         ET.SubElement(element, "system-out").text = "\n".join(map(visible, suite.output))
         ET.SubElement(element, "system-err")
     ET.indent(root)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
-
-
-def _add(suite: ET.Element, case: TestCase) -> None:
-    names = {"classname": visible(case.classname or "hpcdl"), "name": visible(case.name), "time": "0"}
-    element = ET.SubElement(suite, "testcase", names)
-    lines = [visible(verdict.sentence) for verdict in case.failures or case.skipped]
-    if case.failures:
-        failure = ET.SubElement(element, "failure", type=case.failures[0].word, message=lines[0])
-        failure.text = "\n".join(lines)
-    elif case.skipped:
-        ET.SubElement(element, "skipped", message=lines[0])
 
 
 class Gauge(NamedTuple):

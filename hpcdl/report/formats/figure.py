@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis as Drawn
 
-
 LINE_HEIGHT, POINT_HEIGHT, LABEL_LINE = 0.24, 0.18, 0.16
 """Inches of a bar, of a point with its interval, and of a line of a label."""
 
@@ -232,7 +231,13 @@ def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
     pixels = np.kron(chart.values, np.ones((PIXELS // size + 1, PIXELS // size + 1)))
     extent = (-0.5, size - 0.5, size - 0.5, -0.5)
     image = axes.imshow(pixels, vmin=0, cmap="cividis", aspect="auto", interpolation="none", extent=extent)
-    _labels(chart.labels, axes)
+    across = max(2, min(MAP_TICKS, 44 // (1 + max(map(len, chart.labels), default=1))))
+    for set_ticks, most in ((axes.set_yticks, MAP_TICKS), (axes.set_xticks, across)):
+        places = range(0, size, -(-size // most))  # of many every nth
+        set_ticks(places, [label(chart.labels[place]) for place in places])
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
     axes.grid(visible=False)
     axes.set_xlabel(chart.label)
     axes.set_ylabel(chart.label)
@@ -244,18 +249,6 @@ def draw_heat_map(chart: HeatMap, axes: Axes) -> None:
         bar.ax.yaxis.set_major_locator(ticker.MaxNLocator(4))
         bar.ax.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: chart.axis.shown(value)))
         bar.set_label(chart.axis.label)
-
-
-def _labels(labels: Sequence[str], axes: Axes) -> None:
-    """Label every row and column, or of many every nth."""
-    across = max(2, min(MAP_TICKS, 44 // (1 + max(map(len, labels), default=1))))
-    for set_ticks, most in ((axes.set_yticks, MAP_TICKS), (axes.set_xticks, across)):
-        step = -(-len(labels) // most)
-        places = range(0, len(labels), step)
-        set_ticks(places, [label(labels[place]) for place in places])
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
 def figure(chart: Chart, number: int) -> str:

@@ -22,7 +22,6 @@ from hpcdl.report.formats.verdicts import exit_code
 if TYPE_CHECKING:
     from jinja2 import Template
 
-
 MAX_FIGURES: Final = 8
 """Figures of a section, at most; the tables have all numbers."""
 

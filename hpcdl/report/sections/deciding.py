@@ -232,7 +232,7 @@ def _among(name: Naming, some: Sequence[Decision], every: Sequence[Decision]) ->
     return f" {noun.format('both' if len(every) == 2 else f'all {len(every)}')}"
 
 
-SECTION: Final = Declaration(25, page, rows=48, answer=answer)
+SECTION: Final = Declaration(24, page, rows=48, answer=answer)
 
 
 class Profile(NamedTuple):

@@ -124,7 +124,6 @@ def _joined(table: Table) -> Table:
 
 MEMORY_AND_CONSENSUS: Final = Declaration(90, memory_page, rows=EVIDENCE)
 
-
 MAX_BARS: Final = 16
 """Bars of a chart, at most."""
 PARTS: Final = ("compute", "input", "waiting", "transfer", "rest")
@@ -171,7 +170,6 @@ def _split(row: Row) -> tuple[float, ...]:
 
 
 STEP: Final = Declaration(80, lambda _: Section("Time of a step"), figures=(step_breakdown,))
-
 
 SHOWN_AGES: Final = 4
 """Staleness values with one column each: 0 to 3."""

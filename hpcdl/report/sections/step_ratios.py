@@ -1,13 +1,22 @@
-"""Ratios of steps: of batches on one rank, of split layers, of overlapped communication, of sharded training."""
+"""Ratios of times: batches, split layers, overlap, sharded training, and costs of the fabric and of tracing."""
 
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.run.record import Key, Record, group_by_key
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
+from hpcdl.analysis.statistics.estimates import (
+    NOTHING,
+    Interval,
+    Vector,
+    launches_interval,
+    median_interval,
+    ratio_interval,
+)
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import (
     CHANCE,
@@ -18,15 +27,17 @@ from hpcdl.report.formats.cells import (
     listed,
     longer,
     percent,
+    plural,
     rate,
     seconds,
     sentence,
     signed,
+    volume,
 )
-from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
-from hpcdl.report.run.declaration import Answer, Declaration, per_setting
+from hpcdl.report.run.declaration import Answer, Declaration, one_table, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, rows, time_ratio
 from hpcdl.report.run.literature import in_words, network_name, title_of
@@ -103,7 +114,6 @@ BATCH_TIMES: Final = Declaration(
     47, lambda _: Section("Batches"), answer=batch_answer, name="batch_times", table="scaling"
 )
 SPLITS: Final = Declaration(48, lambda _: Section("Splits"), answer=split_answer, name="splits", table="scaling")
-
 
 STRATEGIES: Final = ("synchronous", "layerwise")
 """Strategies that send the same sums; they differ in when."""
@@ -204,7 +214,6 @@ OVERLAP: Final = Declaration(
     82, lambda _: Section("Overlap"), answer=overlap_answer, name="overlap", table="scaling"
 )
 
-
 NOTE: Final = (
     "Beyond computing: step minus a rank's compute time. Sent per rank: by the rank that sends most in a step; "
     "messages that overlap with the next step count in that step, so that busy cores raise the number. Sent per "
@@ -291,3 +300,127 @@ SHARDING: Final = Declaration(
     answer=sharding_answer,
     name="sharding",
 )
+
+Sides = tuple[list[Vector], list[Vector]]
+"""Times of the launches of a program without, and with the fabric or tracing."""
+
+
+class Cost(NamedTuple):
+    """One program measured_costs both ways; seconds of a step, or of one operation, each of the slowest rank."""
+
+    of: str
+    record: Record
+    without: Interval
+    having: Interval
+    ratio: Interval
+    """``having`` / ``without``."""
+
+    @property
+    def is_noise(self) -> bool:
+        """True if the ratio is not above 1, or its interval holds 1."""
+        return self.ratio.value <= 1 or self.ratio.low <= 1
+
+
+def measured_costs(findings: Findings) -> list[Cost]:
+    """Return exchanges through the fabric against mpi4py's own, by size, then trainings that traced even steps.
+
+    Tracing costs less than the drift of a machine from one case to the next, so the even steps of a launch are
+    compared with its odd ones; the intervals are over launches. Seeds are launches.
+    """
+    groups: dict[object, tuple[str, Record, Sides]] = {}
+    for launch in findings.launches:
+        record = launch.record
+        if record.kind == "pairwise" and record.aggregation in {"raw", "fabric"} and len(launch.seconds):
+            *_, sides = groups.setdefault((record.problem(), record.ranks), ("fabric", record, ([], [])))
+            sides[record.aggregation == "fabric"].append(launch.seconds)
+        if record.settings.get("trace") == "alternating" and len(launch.seconds) > 1:
+            key = (record.problem(), record.method, record.ranks)
+            *_, sides = groups.setdefault(key, ("tracing", record, ([], [])))
+            for offset in (0, 1):
+                sides[(record.warmup_steps + offset) % 2 == 0].append(launch.seconds[offset::2])
+    exchanges, traced = list[Cost](), list[Cost]()
+    for of, record, sides in (group for group in groups.values() if all(group[-1])):
+        medians, is_traced = [np.array([np.median(launch) for launch in side]) for side in sides], of == "tracing"
+        ratio = median_interval(medians[1] / medians[0]) if is_traced else ratio_interval(*reversed(sides))
+        without, having = map(launches_interval, sides)
+        (traced if is_traced else exchanges).append(Cost(of, record, without, having, ratio))
+    exchanges.sort(key=lambda cost: cost.record.message_bytes or 0)
+    return [*exchanges, *sorted(traced, key=lambda cost: cost.ratio.value)]
+
+
+COST_NOTE: Final = (
+    "Fabric: an exchange with mpi4py's Sendrecv, and the same exchange as hpcdl's algorithms do it, up to 64 KiB "
+    "with persistent requests; the remaining difference is the cost of programs in Python. Tracing: in one "
+    "training odd steps record only their time, and even steps every message and computation. On one rank all "
+    "schemes run the same program and are pooled."
+)
+
+
+def _name(record: Record) -> str:
+    if record.kind == "pairwise":
+        return volume(record.message_bytes)
+    name = scheme_name(record.but(aggregation=ANY) if record.ranks == 1 else record)
+    if record.kind == "train":
+        return name
+    return f"{record.collective} {name} {volume(record.message_bytes)}"
+
+
+def _difference(cost: Cost) -> str:
+    return "within noise" if cost.is_noise else seconds(cost.having.value - cost.without.value)
+
+
+COST_COLUMNS: Final = (
+    Column[Cost]("of", lambda cost: cost.of),
+    Column[Cost]("case", lambda cost: _name(cost.record)),
+    Column[Cost]("ranks", lambda cost: str(cost.record.ranks)),
+    Column[Cost]("without", lambda cost: seconds(cost.without.value)),
+    Column[Cost]("with", lambda cost: seconds(cost.having.value)),
+    Column[Cost]("difference", _difference),
+    Column[Cost]("with / without", lambda cost: digits(cost.ratio.value), importance="answer"),
+    Column[Cost]("95 %", lambda cost: interval(*cost.ratio[1:]), importance="answer"),
+)
+
+
+def costs_page(findings: Findings) -> Section:
+    """Return one row per exchange, and per training that traced every second step."""
+    return one_table(
+        "Cost of the fabric and of tracing", COST_COLUMNS, measured_costs(findings), COST_NOTE, left=2
+    )
+
+
+def costs_answer(findings: Findings) -> Answer | None:
+    """Return the largest cost of an exchange and of tracing, and the time of the largest simulation."""
+    costs = measured_costs(findings)
+    exchanges, traced = ([cost for cost in costs if cost.of == of] for of in ("fabric", "tracing"))
+    told, details = [], list[str]()
+    if exchanges:
+        worst = max(exchanges, key=lambda cost: cost.ratio.value)
+        most = "at most " if len(exchanges) > 1 else ""
+        size = "no measurably longer time" if worst.is_noise else f"{most}{longer(*worst.ratio)}"
+        told.append(f"an exchange through hpcdl takes {size} than with mpi4py alone")
+    if traced:
+        worst = max(traced, key=lambda cost: cost.ratio.value)
+        bound = max(cost.ratio.high for cost in traced)
+        most = f"at most {percent(bound - 1)} longer" if math.isfinite(bound) else "no measurably longer time"
+        told.append(f"tracing makes a step take {most if worst.is_noise else longer(*worst.ratio)}")
+    if not told:
+        return None
+    if simulated := [record for record in findings.records if record.simulation_seconds]:
+        slow = max(simulated, key=lambda record: record.simulation_seconds or 0)
+        what = f"{slow.collective or slow.training} on {slow.ranks} ranks"
+        details.append(f"The longest simulation, {what}, takes {seconds(slow.simulation_seconds)} to run.")
+    basis = [record for record in findings.records if not record.network]
+    return Answer(sentence(", and ".join(told)), details, basis)
+
+
+def cost_charts(findings: Findings) -> list[Intervals]:
+    """Return the ratio of each program with and without the fabric or tracing."""
+    costs = measured_costs(findings)
+    labels = [f"{cost.of}: {_name(cost.record)}, {plural(cost.record.ranks, 'rank')}" for cost in costs]
+    ratios = [cost.ratio for cost in costs]
+    note = "Bars are 95 % intervals; 1: no cost."
+    chart = Intervals("Time with / without the fabric, tracing", labels, ratios, Axis("with / without"), 1.0, note)
+    return [chart] if costs else []
+
+
+COSTS: Final = Declaration(19, costs_page, answer=costs_answer, figures=(cost_charts,), name="costs")

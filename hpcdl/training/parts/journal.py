@@ -1,7 +1,7 @@
 """Journal of a running program: steps, evaluations and updates; the interpreter supplies clock and counters."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -137,13 +137,6 @@ class Journal:
         """Record that this rank applied a gradient of ``worker``; see :class:`hpcdl.trace.recorder.Update`."""
         self.recorder.updates.append(Update(self.read().time_ns, worker, version, staleness, learning_rate))
         self.recorder.trim()
-
-    def residuals(self, rows: Iterable[tuple[int, float, float]]) -> None:
-        """Record norms of this rank's residual and gradient; see :class:`hpcdl.trace.recorder.Residual`."""
-        self.recorder.residuals += rows
-
-    def memory(self, size: int) -> None:
-        self.recorder.memory_bytes = size
 
 
 @dataclass(eq=False, slots=True)

@@ -13,8 +13,7 @@ import numpy as np
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.comm import SHARD_UPDATE, Array, Comm
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.parts.per_tensor import UNIFORM, Multipliers
-from hpcdl.optim.parts.protocol import Optimizer
+from hpcdl.optim.parts.protocol import UNIFORM, Multipliers, Optimizer
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import Plan

@@ -110,7 +110,6 @@ REQUEST, ANSWER, PARAMETERS, GRADIENT = range(10, 14)
 WEIGHTS, SLOPE, DIRECTION, TRIAL, SUM, PAIRS = range(6)
 """Numbers of vectors: parameters, their gradient, direction, parameters on trial, their gradient, first pair."""
 
-
 _BEGIN, _FETCH, _PUSH, _COUNT, _STOP = range(len(OperationKind), len(OperationKind) + 5)
 """Requests besides operations: new sum, parameters on trial, part of the sum, wait for the whole sum, stop."""
 _HEAD: Final = 4
