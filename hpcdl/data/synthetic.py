@@ -74,7 +74,9 @@ def synthetic(
     different noise, which repeats after 65536 images. Raises DataError for invalid settings.
     """
     if not isinstance(shape, list | tuple) or len(shape) != 3 or not all(is_whole(length, 1) for length in shape):
-        raise DataError(f"synthetic: shape must be positive numbers [height, width, channels], not {shape!r}")
+        raise DataError(
+            f"synthetic: shape must be three positive numbers [height, width, channels], not {shape!r}"
+        )
     for key, count, least in (("classes", classes, 1), ("images", images, 1), ("test_images", test_images, 0)):
         if not is_whole(count, least) or count > MAX_IMAGES:
             raise DataError(f"synthetic: {key} must be a whole number from {least} to {MAX_IMAGES}, not {count!r}")

@@ -165,9 +165,7 @@ def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
     """Yield the findings about the ranks, transports and clocks of a job."""
     ranks = len(probe.hosts)
     if probe.total != ranks:
-        yield Finding(
-            "FAILED", "MPI", f"a sum over {ranks} ranks is {probe.total}", "install the MPI library again"
-        )
+        yield Finding("FAILED", "MPI", f"a sum over {ranks} ranks is {probe.total}", "reinstall the MPI library")
         return
     hosts = f"{len(probe.nodes)} host{'s' if len(probe.nodes) > 1 else ''}"
     yield judged("MPI", f"{probe.library}, {ranks} ranks on {hosts}; a sum over them is right")
@@ -225,8 +223,7 @@ def clock_skew(probe: Probe) -> Finding:
         worst = probe.hosts[departures.index(max(departures))]
         advice = f"synchronise {worst} (chronyc tracking): dates of runs disagree; traces are aligned anyway"
     elif probe.alignment > 1_000_000:
-        shorter = "shorter waits for late ranks cannot be distinguished from clock errors"
-        advice = f"repeat on a quiet network: {shorter}"
+        advice = "repeat on a quiet network: clock errors hide shorter waits for late ranks"
     return judged("clock skew", detail, advice)
 
 

@@ -147,8 +147,3 @@ class Job:
     def hosts(self) -> list[tuple[str, str]]:
         """Host of each rank; empty except on rank 0."""
         return [(rank["slurm_node"], rank["hostname"]) for rank in self.ranks or ()]
-
-    @property
-    def nodes(self) -> int:
-        """Number of hosts of the job; 0 except on rank 0."""
-        return len(set(self.hosts))

@@ -34,16 +34,12 @@ class Description:
     optimizer = text("update rule, how the rate changes, and the rate itself")
     schedule = text()
     learning_rate = number()
-    ranks = Quantity(
-        "integer", 1, "MPI processes, and hosts that they ran on; of a simulated case the modelled ones"
-    )
+    ranks = Quantity("integer", 1, "MPI processes, and their hosts; of a simulated case the modelled ones")
     nodes = count(heading="nodes")
     threads_per_rank = count("threads for BLAS and compiled kernels")
     global_batch = count("images in a step of all ranks; images of one rank, in weak scaling")
     batch_per_rank = count()
-    scaling = text(
-        "`strong`: the global batch stays; `weak`: the batch of a rank stays", choices=("strong", "weak")
-    )
+    scaling = text("`strong`: global batch stays; `weak`: batch of a rank stays", choices=("strong", "weak"))
     epochs = number("length that the suite asks for, in epochs or in steps; steps that were taken")
     planned_steps = count()
     steps = count()
@@ -62,9 +58,7 @@ class Description:
         "number of the launch's random compute times (`jitter`) and pauses, from 0; empty if nothing is "
         "random, or for several launches"
     )
-    parallelism = text(
-        "how layers are split among ranks: the case's `mesh`, such as `hybrid(data=1)`; empty if they are whole"
-    )
+    parallelism = text("`mesh` by which ranks share layers, such as `hybrid(data=1)`; empty if layers are whole")
     shares = text("unequal shares of a batch, such as `3:1`")
     straggler = text(
         "the slow rank in words; its number, or `all`; how many times as slow; length of its pauses; share of"
@@ -78,9 +72,7 @@ class Description:
     process_failure = text()
     network = text("model of the network of a simulated case; empty: measured")
     ranks_per_host = count()
-    device = text(
-        "source of the times of simulated or replayed work: a device, a rate in FLOP/s, or a recorded run"
-    )
+    device = text("source of the times of simulated or replayed work: device, rate in FLOP/s, or recorded run")
     flops = number()
     times = text()
     jitter = number("standard deviation of a simulated batch's compute time, relative to it")
@@ -92,9 +84,7 @@ class Description:
         "JSON text in CSV",
     )
     digest = text("hash of all settings of the case: equal in all runs of the same case")
-    lockstep = flag(
-        "whether all ranks take every step together, so that the slowest rank's step is the training's"
-    )
+    lockstep = flag("whether ranks take every step together, so that the slowest rank's step is the training's")
     independent = flag("whether ranks exchange nothing, so that replicas are independent")
     served = flag("whether servers apply the gradients that workers push")
     gradients_in_flight = count(
@@ -118,8 +108,7 @@ class Origin:
     hpcdl_version = text("version of hpcdl; git commit of its checkout, with `-dirty` where files were changed")
     commit = text()
     environment_key = text(
-        "hash of the stable properties of machine and software: rows with different keys are from different "
-        "machines or libraries"
+        "hash of stable properties of machine and software: different keys are different machines or libraries"
     )
     slurm_job = text("number of the Slurm job, `JOB_TASK` in a job array")
     launches = known_count(
@@ -139,13 +128,10 @@ class TrainingNumbers:
         better="higher",
     )
     speedup = number("(global batch / step time) / that of the base", better="higher")
-    efficiency = number(
-        "speedup / (ranks / ranks of the base), with its 95 % interval; 1 is linear", better="higher"
-    )
+    efficiency = number("speedup / (ranks / base's ranks), with its 95 % interval; 1 is linear", better="higher")
     efficiency_low, efficiency_high = efficiency.bounds()
     base_ranks = count(
-        "what speedup and efficiency are relative to: ranks, aggregation (`any`: several taken together), "
-        "launches, step time"
+        "base of speedup and efficiency: ranks, aggregation (`any`: several together), launches, step time"
     )
     base_aggregation = text()
     base_launches = count()
@@ -159,9 +145,7 @@ class TrainingNumbers:
     base_disturbed = flag("whether all launches of the base were disturbed")
     compute_seconds = seconds("local work of the rank that computes longest, in a step, input included")
     input_seconds = seconds("part of it that the rank which waits longest waits for its images")
-    exposed_communication_seconds = seconds(
-        "step time less that of the same case without communication, with its 95 % interval"
-    )
+    exposed_communication_seconds = seconds("step time - step time without communication, with its 95 % interval")
     exposed_communication_seconds_low, exposed_communication_seconds_high = exposed_communication_seconds.bounds()
     ceiling_disturbed = flag("whether all launches of the case without communication were disturbed")
     load_balance = number(
@@ -179,9 +163,7 @@ class TrainingNumbers:
     )
     encode_seconds = seconds("arithmetic of compressors in a step, on rank 0 (s)", heading="encode")
     decode_seconds = seconds(heading="decode")
-    residual_bytes = count(
-        "memory of residuals and of the compressor's vectors, on rank 0", unit="B", heading="memory"
-    )
+    residual_bytes = count("memory of residuals and compressor's vectors, on rank 0", unit="B", heading="memory")
     noise_scale_q1 = number(
         "gradient noise scale in images (McCandlish et al. 2018), in each quarter of a `synchronous` training"
         " with dense sums"
@@ -268,14 +250,10 @@ class TrainingNumbers:
     final_loss = number("on the test set at the end; the best of all evaluations", seeded=True, better="lower")
     final_accuracy = number(seeded=True, heading="final accuracy", better="higher")
     best_accuracy = number(seeded=True, better="higher")
-    seconds_to_target = number(
-        "training time, images and epochs until `target_accuracy` was reached", better="lower"
-    )
+    seconds_to_target = number("training time, images and epochs until `target_accuracy`", better="lower")
     samples_to_target = count()
     epochs_to_target = number(heading="epochs", better="lower")
-    samples_before_target = number(
-        "images at the last evaluation before that, or at the last one if the target was missed"
-    )
+    samples_before_target = number("images at the last evaluation before it, or at the last one if it was missed")
     staleness_mean = number(
         "updates that the parameters saw while a gradient was computed: mean, largest, and what theory expects",
         heading="mean",
@@ -304,7 +282,7 @@ class OperationNumbers:
     )
     busbw_bytes_per_second = number(unit="B/s", heading="busbw")
     operations = number(
-        "of one repetition: up to 64 KiB a loop of about two milliseconds is timed, and divided by this number"
+        "of a repetition: up to 64 KiB a loop of about two milliseconds is timed, and divided by it"
     )
     copied = flag("the operand was copied first, within the time")
     same_bits = flag("all ranks have the same bits")
@@ -410,23 +388,17 @@ class CommonNumbers:
     energy_of = text()
     joules_per_image = number(heading="J/image", better="lower")
     joules_per_gigabyte = number(heading="J/GB", better="lower")
-    processor_mhz = number(
-        "lowest clock frequency of a node's processor, GPU and GPU memory when the case ended", per_launch=True
-    )
+    processor_mhz = number("lowest clocks of a node's processor, GPU and GPU memory at the end", per_launch=True)
     gpu_mhz = number(per_launch=True)
     gpu_memory_mhz = number(per_launch=True)
-    emulated = flag(
-        "the hosts are those of `hpcdl testbed`; ranks want more cores than their node has (empty: unknown)"
-    )
+    emulated = flag("hosts of `hpcdl testbed`; ranks want more cores than their node has (empty: unknown)")
     oversubscribed = flag()
     stolen = Quantity(
         "number null",
         0.0,
         "share of its time that the hypervisor took from the rank that lost most, mean over launches",
     )
-    busy_cores = number(
-        "cores that were busy, of those that a rank may use: mean over ranks, median over launches"
-    )
+    busy_cores = number("busy cores, of those that a rank may use: mean over ranks, median over launches")
     predicted_seconds = seconds(
         "the same programs on a network model: of measured collectives and exchanges the model that was "
         "fitted to the run, of simulated ones the formula",
@@ -434,9 +406,7 @@ class CommonNumbers:
     )
     predicted_low_seconds = seconds("95 % interval of a time that `hpcdl predict` prints")
     predicted_high_seconds = seconds()
-    predicted_images_per_second = number(
-        "of a training step: throughput and mean staleness of the simulated ranks"
-    )
+    predicted_images_per_second = number("of a training step: throughput and mean staleness of simulated ranks")
     predicted_staleness_mean = number()
     times_the_measured_ranks = number("ranks of a prediction / most ranks that the network was fitted to")
     undetermined = flag("the prediction depends on a cost of the network that the measured times do not determine")

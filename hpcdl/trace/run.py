@@ -40,11 +40,7 @@ ENVIRONMENT: Final[JsonObject] = {
     **dict.fromkeys(("variables", "software"), dict[str, str]),
     "link_counters": dict[str, Growth | None],
     "libraries": dict[str, list[str]],
-    "cpu": {
-        **dict.fromkeys(("model", "smt", "governor"), str),
-        "physical_cores": int,
-        "quota_cores": float,
-    },
+    "cpu": {**dict.fromkeys(("model", "smt", "governor"), str), "physical_cores": int, "quota_cores": float},
     "mpi": {"library": str, "version": str, "nodes": int},
     "gpu": {"driver": str, "devices": list[dict[str, str]]},
     "git": {"commit": str, "changed_files": int},
