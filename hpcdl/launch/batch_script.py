@@ -183,11 +183,13 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
     _add_directives(options, directives)
     if job.gpus_per_node is not None and asks_for_gpus([f"gres={options.get('gres')}"]):
         raise UsageError(f"--gpus-per-node: gres={options['gres']} asks for the GPUs of a node already")
-    requeued = "requeue" in options
+    requeued, seconds = "requeue" in options, str(options["signal"]).partition("@")[2]
     about = (
         where,
         "Options after the script's name go to hpcdl run:  sbatch SCRIPT --case '*ring*'",
-        str(options["signal"]).partition("@")[2] + _SIGNAL + (_REQUEUE if requeued else _NO_REQUEUE),
+        f"{seconds} s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl ends the "
+        "case that is running and exits with code 75; "
+        + (_REQUEUE if requeued else "hpcdl run --resume -o FOLDER goes on with the cases that are left."),
     )
     on_gpus = job.gpus_per_node is not None or asks_for_gpus(directives)
     suite = shlex.quote(f"./{job.suite}" if job.suite.startswith("-") else job.suite)
@@ -238,15 +240,10 @@ def _script(name: str, command: str, about: Iterable[str], options: Options, sit
     return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs])
 
 
-_SIGNAL: Final = (
-    " s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl ends the case that is "
-    "running and exits with code 75"
-)
 _REQUEUE: Final = (
-    "; the job is requeued under its number and goes on with the cases that are left. A job that finished no case "
+    "the job is requeued under its number and goes on with the cases that are left. A job that finished no case "
     "is not requeued: it would never end."
 )
-_NO_REQUEUE: Final = "; hpcdl run --resume -o FOLDER goes on with the cases that are left."
 _PROGRAMS: Final = """\
 for program in {hpcdl} {launcher}; do
     command -v $program >/dev/null || {{

@@ -147,9 +147,8 @@ class RankProcesses:
             with suppress(OSError):  # it is gone
                 descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
                 path.unlink()
-                with suppress(
-                    BlockingIOError
-                ):  # raised while the rank has its end open, into which it writes nothing
+                # the read would block while the rank has its end open, into which it writes nothing
+                with suppress(BlockingIOError):
                     os.read(descriptor, 1)
                     os.close(descriptor)
                     continue

@@ -20,7 +20,7 @@ from hpcdl.launch import machine, placement
 from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
-from hpcdl.launch.process import batch_advice, check_launcher, check_size
+from hpcdl.launch.process import abort_on_error, batch_advice, check_launcher, check_size, load
 from hpcdl.launch.testbed import emulated
 from hpcdl.trace.files import JsonObject
 
@@ -239,9 +239,8 @@ def oversubscription(probe: Probe) -> Finding:
     fullest, host, count, threads, cores = max(map(share, dict.fromkeys(probe.machines)))
     detail = f"{count} ranks with {threads} threads on {cores} cores of {host}"
     most = f"start at most {max(1, cores * count // threads)} ranks per host, or give them more cores"
-    return judged(
-        "ranks and cores", detail, f"{most}: ranks that share cores measure no scaling" if fullest > 1 else ""
-    )
+    advice = f"{most}: ranks that share cores measure no scaling" if fullest > 1 else ""
+    return judged("ranks and cores", detail, advice)
 
 
 def placed(probe: Probe, localities: Mapping[str, JsonObject], variables: Mapping[str, str]) -> Finding:
@@ -304,8 +303,6 @@ def _mpi() -> Iterator[Finding]:
 
 def preflight_of_job() -> list[Finding]:
     """Return the findings, on rank 0. Collective. Writes 16 MiB on each host. Raises LaunchError."""
-    from hpcdl.launch.process import abort_on_error, load
-
     os.environ.update(VARIABLES)
     library = load()
     check_launcher(os.environ, library)

@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
@@ -249,12 +249,10 @@ def write_status(code: int, rank: int, error: str = "") -> int:
     The error is printed where there is no such file, or no room for it.
     """
     place = os.environ.get(STATUS)
-    try:
+    with suppress(OSError):  # the disk is full
         if place is not None and rank == 0:
             Path(place).write_text(f"{code}\n{error}", encoding="utf-8")
             error = ""
-    except OSError:  # the disk is full
-        pass
     if error:
         print(error, file=sys.stderr)
     if place is None:

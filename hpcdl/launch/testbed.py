@@ -30,9 +30,7 @@ MAX_HOSTS: Final = 64
 MIN_RATE, MAX_RATE = 10**5, 10**11
 """Range of link rates (bit/s)."""
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_RATE: Final = re.compile(
-    r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([kmgt]?)(bit(?:/s)?|b(?:yte)?(?:ps|/s))", re.IGNORECASE
-)
+_RATE: Final = re.compile(r"(?i)([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([kmgt]?)(bit(?:/s)?|b(?:yte)?(?:ps|/s))")
 """A number, its prefix, and a unit of bits or what may be one of bytes."""
 
 PACKAGES: Final = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}

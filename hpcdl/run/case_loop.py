@@ -71,7 +71,7 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
             run_folder.fail(number, failures)
         elif run_folder:
             run_folder.add(number, case, results, traces)
-        if job.lost_ranks and todo:
+        if job.world.size < job.size and todo:  # processes have failed
             _finish(job, run_folder, "a process failed")
             return RELAUNCH
     failed = _finish(job, run_folder)

@@ -160,9 +160,8 @@ class RunFolder:
         self._page = ""
         """Line with the path of the report."""
         self._terminal = on_terminal()
-        self._environment = describe_job(
-            {**library_version(), "ranks": job.world.size, "nodes": len({*job.hosts})}
-        )
+        mpi = {**library_version(), "ranks": job.world.size, "nodes": len({*job.hosts})}
+        self._environment = describe_job(mpi)
         self._environment["ranks"] = job.ranks
         self._parts.mkdir(parents=True, exist_ok=True)
         for partial_file in (*folder.glob(".*.partial"), *self._parts.glob(".*.partial")):
@@ -230,11 +229,9 @@ class RunFolder:
         fields = {**case.fields(), "nodes": len({*self._job.hosts[: case.processes]}), **measured}
         if not fields.get("network"):
             fields["clock_error_seconds"] = self._job.clock_error_seconds
-        record = self._schema.CaseRecord(fields, traces)
-        self._schema.write_part(
-            self._part(number, case), record, environment=self._environment, suite_text=self._suite.text
-        )
-        failed_cases.end(self._part(number, case))
+        part, record = self._part(number, case), self._schema.CaseRecord(fields, traces)
+        self._schema.write_part(part, record, environment=self._environment, suite_text=self._suite.text)
+        failed_cases.end(part)
         self._failures.pop(number, None)
         self._added += 1
         wrong = fields.get("correct") is False
@@ -249,7 +246,7 @@ class RunFolder:
         else:
             print(line, file=self._log, flush=True)
             print(CLEAR if self._terminal else "", end="")
-            self._options.finished(self._part(number, case))
+            self._options.finished(part)
 
     def fail(self, number: int, failures: Sequence[Failure]) -> None:
         """Record that a case failed on some ranks; all ranks have left it."""

@@ -27,8 +27,7 @@ class Description:
     dtype = text()
     training = text("training strategy with its settings")
     aggregation = text(
-        "algorithm that sums over ranks; `own`: the strategy moves its messages itself; of a pairwise case "
-        "`fabric` or `raw`"
+        "algorithm that sums over ranks; `own`: the strategy's own messages; of a pairwise case `fabric` or `raw`"
     )
     compression = text("compressor of the gradients")
     optimizer = text("update rule, how the rate changes, and the rate itself")
@@ -80,8 +79,7 @@ class Description:
     settings: Quantity[JsonMapping] = Quantity(
         "object",
         {},
-        "the settings of the case that differ from their defaults, by key of the suite: an object in JSON, "
-        "JSON text in CSV",
+        "settings that differ from their defaults, by key of the suite: an object in JSON, JSON text in CSV",
     )
     digest = text("hash of all settings of the case: equal in all runs of the same case")
     lockstep = flag("whether ranks take every step together, so that the slowest rank's step is the training's")
@@ -137,9 +135,8 @@ class TrainingNumbers:
     base_launches = count()
     base_step_seconds = seconds()
     near_linear = flag(
-        "`True`: the efficiency is above `0.90`, `False`: below, by Welch's test over launches; empty: "
-        "inconclusive, disturbed, or a base. p-value of `0.90`, adjusted over the cases of the run (Benjamini"
-        " & Hochberg)"
+        "`True`: efficiency above `0.90`, `False`: below, by Welch's test over launches; empty: inconclusive, "
+        "disturbed, or a base. p-value of `0.90`, adjusted over the cases of the run (Benjamini & Hochberg)"
     )
     near_linear_p = number()
     base_disturbed = flag("whether all launches of the base were disturbed")
@@ -201,8 +198,7 @@ class TrainingNumbers:
     )
     entropy_bits_per_entry = number(heading="entropy")
     residual_norm = number(
-        "norm of the residual (gradients not sent yet), root mean square over ranks: at the end, and the "
-        "largest at an evaluation",
+        "norm of the residual (unsent gradients), root mean square over ranks: at the end; largest at evaluations",
         heading="residual",
     )
     residual_norm_largest = number(heading="largest")
@@ -228,8 +224,7 @@ class TrainingNumbers:
     )
     microbatches = count()
     bubble_share = number(
-        "of a pipeline: share of a step in which a rank does not compute, mean over ranks; `load_balance` is "
-        "that of its stages",
+        "of a pipeline: idle share of a rank's step, mean over ranks; `load_balance` is that of its stages",
         heading="bubble",
         better="lower",
     )
@@ -300,8 +295,7 @@ class OperationNumbers:
     )
     from_last_arrival_seconds = seconds(per_launch=True, heading="from last")
     concurrent = text(
-        "of two collectives at once: the second one, and the number of communicators; `time_p50_seconds` is "
-        "until both have ended"
+        "of two collectives at once: the second, and number of communicators; `time_p50_seconds`: until both end"
     )
     communicators = count()
     alone_p50_seconds = seconds(
@@ -358,9 +352,8 @@ class CommonNumbers:
     )
     transfer_seconds = seconds()
     late_rank = count(
-        "rank that is late in most steps; longest waiting of another rank for it, mean over steps; of a "
-        "simulated replay by how much its straggler delays it more than any other rank. Empty: no rank is "
-        "late"
+        "rank that is late in most steps; longest waiting of another rank for it, mean over steps; of a simulated "
+        "replay by how much its straggler delays it more than any other rank. Empty: no rank is late"
     )
     late_seconds = seconds()
     clock_error_seconds = seconds(

@@ -206,9 +206,7 @@ class Run:
         import pandas as pd
 
         names = dict.fromkeys(name for fields in self.described for name in fields)
-        columns = {
-            name: pd.Series([fields.get(name) for fields in self.described], dtype=object) for name in names
-        }
+        columns = {name: pd.Series([case.get(name) for case in self.described], dtype=object) for name in names}
         return pd.DataFrame({name: column.infer_objects() for name, column in columns.items()})
 
     @cached_property
