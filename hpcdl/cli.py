@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hpcdl import __version__
-from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, USAGE, UsageError
+from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, USAGE, UsageError, message
 from hpcdl.extras import missing
 from hpcdl.launch import process
 from hpcdl.launch.process import is_first
@@ -57,15 +57,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # flushing the rest of the output at exit must not raise a second error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):  # the reader has ended: | head
-            from hpcdl.exit_codes import message
-
             print(f"hpcdl: {message(error)}", file=sys.stderr)
         return FAILED
     return code
 
 
 def _execute(options: argparse.Namespace) -> int:
-    from hpcdl.exit_codes import message
     from hpcdl.trace.recorder import TraceError
 
     try:
@@ -127,8 +124,7 @@ def _options(given: list[str]) -> argparse.Namespace:
 def _prepare_streams() -> None:
     """Replace closed standard streams by the null device, and escape characters that the encoding lacks.
 
-    Otherwise a report could be lost in a locale without Greek letters, and a file could get the number of a
-    stream.
+    Else a report could be lost in a locale without Greek letters, and a file could get the number of a stream.
     """
     for descriptor in range(3):
         try:

@@ -6,22 +6,16 @@ from typing import Final
 from unicodedata import category
 
 OK: Final = 0
-
 FAILED: Final = 1
 """A case or a check failed, a case cannot run here, or a comparison found a regression."""
-
 USAGE: Final = 2
 """The command line or the suite is wrong."""
-
 INCONCLUSIVE: Final = 3
 """A comparison has too little data for a verdict."""
-
 INTERRUPTED: Final = 75
 """Interrupted; another job can continue with --resume."""
-
 MISMATCH: Final = 78
 """The launcher does not fit the MPI library."""
-
 MAX_MESSAGE: Final = 2000
 """Characters of an error message, at most."""
 
@@ -44,8 +38,7 @@ def refused(prefix: str = "") -> Iterator[None]:
 def visible(text: str) -> str:
     r"""Return ``text`` with each control or formatting character as its escape, such as ``\x1b`` or ``\n``.
 
-    A terminal obeys some of them, line ends would begin lines of their own, and others reverse the order of
-    letters.
+    A terminal obeys some, line ends would begin lines of their own, and others reverse the order of letters.
     """
     if text.isprintable():
         return text

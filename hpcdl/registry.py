@@ -129,9 +129,7 @@ def trust(typed: object, folder: Path) -> None:
 
 def _users_own(folder: str, name: str) -> Offer:
     if name not in _typed:
-        raise ValueError(
-            f"{shortened(name)} names code outside the package, which only a suite or an option may name"
-        )
+        raise ValueError(f"{shortened(name)} is outside the package, which only a suite or an option may name")
     module, _, attribute = name.partition(":")
     if _suite_folder is not None and _suite_folder not in sys.path:
         sys.path.append(_suite_folder)  # permanent: the user's module may import others later

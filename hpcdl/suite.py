@@ -186,12 +186,11 @@ def parse(
 
     ``overrides`` are the arguments of ``--set``: ``case.KEY=VALUE`` or ``suite.KEY=VALUE``, as in TOML. With
     ``globs`` only the cases of :func:`matching` names are chosen and checked; without, those that the suite marks
-    ``full`` are left out unless ``full``. ``ranks`` is the number of ranks of
-    cases with ``ranks = "all"``: those of the job, by default as many as this process has cores, and at least two.
-    Raises UsageError for anything that could not run to its end: unknown keys and names, values out of range,
-    missing data, impossible shapes. Of a case that is not chosen only the keys, and what names it, must be right;
-    without ``check`` that holds for all cases. ``elsewhere``: the suite runs on another machine, which may have
-    datasets that are missing here.
+    ``full`` are left out unless ``full``. ``ranks`` is the number of ranks of cases with ``ranks = "all"``: those
+    of the job, by default as many as this process has cores, and at least two. Raises UsageError for anything that
+    could not run to its end: unknown keys and names, values out of range, missing data, impossible shapes. Of a
+    case that is not chosen only the keys, and what names it, must be right; without ``check`` that holds for all.
+    ``elsewhere``: the suite runs on another machine, which may have datasets that are missing here.
     """
     with refused():
         table, drafts = _drafts(text, source, overrides, ranks or max(2, len(os.sched_getaffinity(0))))

@@ -25,12 +25,12 @@ def arguments(parser: Arguments) -> None:
     effect = f"a network of `hpcdl list models`, a run (its first training), {traces}"
     parser.option("source MODEL|RUN|TRACE", effect)
     parser.option("-o TABLE.csv", "write all layers", dest="file", type=Path)
-    parser.option("--shape HxWxC", "of an image, or the tokens of a sequence", type=_shape)
+    parser.option(
+        "--shape HxWxC",
+        "of an image, or the tokens of a sequence",
+        type=lambda text: tuple(map(whole_number, text.split("x"))),
+    )
     parser.option("--batch N", "samples of a forward pass, if a Chakra trace states none", type=whole_number)
-
-
-def _shape(text: str) -> tuple[int, ...]:
-    return tuple(whole_number(word) for word in text.split("x"))
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -78,9 +78,7 @@ def _page(source: str, layers: Sequence[SizedLayer]) -> Document:
     header = ("layer", "parameters (MB)", "outputs (MB)", "GFLOP", "FLOP / byte", "ms")
     largest = sorted(layers, key=lambda layer: -layer.parameters)[:SHOWN]
     rows = [(layer.name, *(digits(value or None) for value in _sizes([layer]))) for layer in largest]
-    order = (
-        f"The {len(rows)} of {len(layers)} layers with most parameters; outputs, GFLOP and ms are for one sample:"
-    )
+    order = f"The {len(rows)} of {len(layers)} layers with most parameters; outputs, GFLOP and ms per sample:"
     table = Table("", header, rows).without_empty()
     return Document(source, [Section("Layers", [*answer, order], tables=[table])])
 

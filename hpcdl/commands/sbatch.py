@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK, UsageError, message, refused
+from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,8 +59,6 @@ def _time_limit(text: str) -> str:
     """Return a time limit of Slurm. Raises argparse.ArgumentTypeError with the nearest one for other text."""
     if re.fullmatch(r"([0-9]{1,7}-)?[0-9]{1,7}(:[0-9]{1,7}){0,2}", text):
         return text
-    from hpcdl.registry import shortened
-
     units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
     parts = re.findall(r"([0-9]{1,7}(?:\.[0-9]+)?) ?([dhms])", text)
     minutes, seconds = divmod(round(sum(float(number) * units[unit] for number, unit in parts)), 60)
@@ -72,6 +71,7 @@ def _time_limit(text: str) -> str:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl import suite
+    from hpcdl.data.parts.dataset import MissingDatasetError
     from hpcdl.launch.batch_script import BatchJob, asks_for_gpus, batch_script, report_script, site_profile
     from hpcdl.report.contents import check_answer
     from hpcdl.trace.files import read_text
@@ -82,8 +82,11 @@ def execute(options: argparse.Namespace) -> int:
     settings = options.suite, options.overrides, options.case
     chosen = suite.load(*settings, ranks=ranks, full=options.full, check=not on_gpus, elsewhere=True)
     check_answer(chosen, options.suite)
-    if not on_gpus and (missing := _missing_dataset(chosen)):
-        print(f"hpcdl: warning: the job needs a dataset that this machine lacks: {missing}", file=sys.stderr)
+    try:
+        for case in () if on_gpus else chosen.cases:
+            case.setting("data")
+    except MissingDatasetError as error:
+        print(f"hpcdl: warning: the job needs a dataset that this machine lacks: {error}", file=sys.stderr)
     _check(options, chosen)
     site = replace(site, container=options.container or site.container)
     more = ["--full"] * options.full
@@ -143,28 +146,12 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
         )
 
 
-def _missing_dataset(chosen: Suite) -> str:
-    """Return in one line which dataset this machine lacks, and where it is searched; empty if none."""
-    from hpcdl.data.parts.dataset import MissingDatasetError
-
-    try:
-        for case in chosen.cases:
-            case.setting("data")
-    except MissingDatasetError as error:
-        return str(error)
-    return ""
-
-
 def _without_actions(given: list[str]) -> list[str]:
     kept = [word for word in given if word not in {"--dry-run", "--submit"}]
     if "-o" in kept:
         at = kept.index("-o")
         del kept[at : at + 2]
     return kept
-
-
-class _SubmissionError(Exception):
-    """``sbatch`` failed, or named no job; one line."""
 
 
 def _submit(job: BatchJob, script: Path, report: Path, created: Sequence[Path]) -> int:
@@ -195,9 +182,9 @@ def _submit(job: BatchJob, script: Path, report: Path, created: Sequence[Path]) 
                 print(f"job {number}: {plural(nodes, 'node')}", flush=True)
             else:
                 print(
-                    f"job {number}: report, in runs/{job.name}-{number}.md and .html, when the others have ended"
+                    f"job {number}: report, in runs/{job.name}-{number}.md and .html, when all others have ended"
                 )
-    except _SubmissionError as error:
+    except subprocess.SubprocessError as error:
         print(f"hpcdl: {error}", file=sys.stderr)
     finally:  # also after Ctrl-C
         submitted = [jobs[nodes] for nodes in job.nodes if nodes not in todo]
@@ -216,27 +203,24 @@ def _submit(job: BatchJob, script: Path, report: Path, created: Sequence[Path]) 
 def _sbatch(words: Sequence[str]) -> tuple[str, list[str]]:
     """Submit a job; return its number, and the option that sends further jobs to its cluster, if that is named.
 
-    Raises _SubmissionError, also unless one line of the output is what ``--parsable`` prints: a site's own program
+    Raises SubprocessError, also unless one line of the output is what ``--parsable`` prints: a site's own program
     in the place of ``sbatch`` may print more, or ignore the option.
     """
-    from hpcdl.registry import shortened
-
     command = ["sbatch", "--parsable", *words]
     asked = f"sbatch {shlex.join(words)}"
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="backslashreplace", check=False)
     except OSError as error:
-        raise _SubmissionError(f"{asked}: {error.strerror}") from None
+        raise subprocess.SubprocessError(f"{asked}: {error.strerror}") from None
     printed = message(" ".join(done.stderr.split()))
     if done.returncode:
-        raise _SubmissionError(f"{asked}: exit code {done.returncode}: {printed}")
+        raise subprocess.SubprocessError(f"{asked}: exit code {done.returncode}: {printed}")
     if done.stderr.strip():
         print(f"sbatch: {printed}", file=sys.stderr)
     lines = [re.fullmatch(r"([0-9]+)(?:;([\w.-]+))?", line.strip()) for line in done.stdout.splitlines()]
     if len(jobs := [line for line in lines if line]) != 1:
-        raise _SubmissionError(
-            f"{asked}: printed {shortened(done.stdout)}, no job's number; squeue --me shows if there is a job"
-        )
+        answer = f"printed {shortened(done.stdout)}, no job's number; squeue --me shows if there is a job"
+        raise subprocess.SubprocessError(f"{asked}: {answer}")
     number, cluster = jobs[0].groups()
     return number, [f"--clusters={cluster}"] if cluster else []
 

@@ -6,6 +6,5 @@ are read from local files.
 
 The one rule: which images a rank sees depends on the seed, the epoch and the image only, never on the number of
 ranks (``parts/sharding.py``, ``parts/augmentation.py``): so synchronous training on p ranks equals one rank with
-the whole batch. Files are checked before use. ``convert.py`` is a separate program. Open
-``digits.py`` first.
+the whole batch. Files are checked before use. ``convert.py`` is a program. Open ``digits.py`` first.
 """

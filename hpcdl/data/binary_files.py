@@ -110,9 +110,6 @@ def mnist(*, path: str = "", pad_to: int | None = None, crop_padding: int = 0, f
 
 DEBIAN: Final = Path("/usr/share/datasets/fashion-mnist")
 """Folder of Debian's package dataset-fashion-mnist."""
-DEBIAN_HINT: Final = (
-    "apt-get install dataset-fashion-mnist, or train on the package's digits by --set case.dataset=digits"
-)
 
 
 def fashion_mnist(
@@ -123,7 +120,8 @@ def fashion_mnist(
     As :func:`mnist`, with files in $HPCDL_DATA/fashion_mnist, $HPCDL_DATA, or the folder of Debian's package
     dataset-fashion-mnist. Source: Xiao, Rasul and Vollgraf 2017 (arXiv 1708.07747), MIT licence.
     """
-    augmentation, hint = Augmentation(crop_padding=crop_padding, flip=flip), f"{DEBIAN_HINT}, or {HINT}"
+    package = "apt-get install dataset-fashion-mnist, or train on hpcdl's digits by --set case.dataset=digits"
+    augmentation, hint = Augmentation(crop_padding=crop_padding, flip=flip), f"{package}, or {HINT}"
     return idx_dataset("fashion_mnist", path, DEBIAN, hint=hint, pad_to=pad_to, augmentation=augmentation)
 
 

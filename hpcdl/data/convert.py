@@ -50,9 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="IMAGES.h5")
     parser.add_argument("--labels", metavar="FILE.csv|names", help="SOURCE is one folder; where its labels are")
-    parser.add_argument(
-        "--test-share", type=float, metavar="S", help="share of test images, where no split is stated"
-    )
+    parser.add_argument("--test-share", type=float, metavar="S", help="share of test images, if none are stated")
     parser.add_argument("--size", type=int, default=256, help="side of the images (default: 256)")
     options = parser.parse_args(arguments)
     try:
@@ -88,7 +86,10 @@ def write_image_file(
     decode = partial(_decode, Image, size)
     if labels is None and test_share is not None:
         raise DataError(f"{source}: --test-share is for one folder of images, with --labels")
-    splits = _list_images(source) if labels is None else _list_flat(source, labels, test_share)
+    skipped: list[Path] = []
+    splits = _list_images(source, skipped) if labels is None else _list_flat(source, labels, test_share, skipped)
+    if skipped:
+        print(f"skipped: {len(skipped)} files, folders or links, such as {message(skipped[0])}", file=sys.stderr)
     needed, free = sum(map(len, splits.values())) * size * size * 3, disk_usage(output.absolute().parent).free
     if needed > free:
         raise DataError(f"{output}: needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free")
@@ -115,26 +116,30 @@ def write_image_file(
         print(f"transparency dropped: {transparent} images", file=sys.stderr)
 
 
-def _list_images(source: Path) -> dict[str, list[tuple[Path, int]]]:
+def _list_images(source: Path, skipped: list[Path]) -> dict[str, list[tuple[Path, int]]]:
     held_out = next((source / name for name in ("val", "test") if (source / name).is_dir()), None)
     if held_out is None:
         raise DataError(f"{source}: has neither val nor test")
-    skipped: list[Path] = []
     train, test = _classes(source / "train", skipped), _classes(held_out, skipped)
     numbers = {name: number for number, name in enumerate(train)}
     for name in test:
         if name not in numbers:
             raise DataError(f"{held_out}/{name}: a class that {source / 'train'} does not have")
-    _report(skipped)
     return {
         split: [(path, numbers[name]) for name, paths in classes.items() for path in paths]
         for split, classes in (("train", train), ("test", test))
     }
 
 
-def _list_flat(source: Path, labels: str, test_share: float | None) -> dict[str, list[tuple[Path, int]]]:
+def _list_flat(
+    source: Path, labels: str, test_share: float | None, skipped: list[Path]
+) -> dict[str, list[tuple[Path, int]]]:
     """Return the images of each split of a flat folder, with their classes. Raises DataError."""
-    rows = _rows_of_names(source) if labels == "names" else _rows_of_table(Path(labels))
+    if labels == "names":
+        images = [str(path.relative_to(source)) for path in _images(source, skipped)]
+        rows = [{"file": name, "label": re.split(r"[_.-]", Path(name).name)[0]} for name in images]
+    else:
+        rows = _rows_of_table(Path(labels))
     seen: set[str] = set()
     for number, row in enumerate(rows, 1):
         if not row["label"] or not (source / row["file"]).is_file():
@@ -164,14 +169,6 @@ def _list_flat(source: Path, labels: str, test_share: float | None) -> dict[str,
     return splits
 
 
-def _rows_of_names(source: Path) -> list[dict[str, str]]:
-    """Return file and label of each image of a folder: the label is its name up to ``_``, ``-`` or ``.``."""
-    skipped: list[Path] = []
-    images = _images(source, skipped)
-    _report(skipped)
-    return [{"file": str(path.relative_to(source)), "label": re.split(r"[_.-]", path.name)[0]} for path in images]
-
-
 def _rows_of_table(table: Path) -> list[dict[str, str]]:
     """Return file, label and perhaps split of each line of a CSV file. Raises DataError."""
     try:
@@ -183,11 +180,6 @@ def _rows_of_table(table: Path) -> list[dict[str, str]]:
         return [dict(zip(head, row, strict=True)) for row in rows]
     except (ValueError, csv.Error) as error:
         raise DataError(f"{table}: {error}") from error
-
-
-def _report(skipped: Sequence[Path]) -> None:
-    if skipped:
-        print(f"skipped: {len(skipped)} files, folders or links, such as {message(skipped[0])}", file=sys.stderr)
 
 
 def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:
@@ -231,9 +223,7 @@ def _decode(pillow: Any, size: int, path: Path) -> tuple[NDArray[np.uint8], bool
             transparent = opened.has_transparency_data and opened.convert("RGBA").getextrema()[3][0] < 255
             image = opened.convert("RGB")
         shorter = min(image.size)
-        image = _middle(
-            image, *(min(side, MAX_SIDES * shorter) for side in image.size)
-        )  # resized, it may be large
+        image = _middle(image, *(min(side, MAX_SIDES * shorter) for side in image.size))  # it may be very long
         image = image.resize([size * side // shorter for side in image.size], pillow.Resampling.BILINEAR)
         return np.asarray(_middle(image, size, size), np.uint8), transparent
 

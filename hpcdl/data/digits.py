@@ -17,8 +17,7 @@ def digits() -> Dataset:
     """Digits: (8, 8, 1) images in ten classes, 1437 for training and 360 for testing, 36 of each class.
 
     The bundled file has the split of ``tests/data/make_digits.py``. Its values are 0 to 16. Source: E. Alpaydin
-    and C. Kaynak, UCI Machine Learning Repository, 1998, CC BY 4.0. Raises DataError if the file was not
-    installed.
+    and C. Kaynak, UCI Machine Learning Repository, 1998, CC BY 4.0. Raises DataError if it was not installed.
     """
     file = resources.files("hpcdl.data") / "digits.npz"
     try:

@@ -79,11 +79,8 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
         if train.shape != test.shape:
             raise DataError(f"{source}: test/images are {test.shape}, but the training images are {train.shape}")
         normalization = _normalization(file, train)
-        samples = [
-            array
-            for images in (train, test)
-            for array in (np.array((len(images), *images.shape)), images.sample(16))
-        ]
+        sizes = [np.array((len(images), *images.shape)) for images in (train, test)]
+        samples = [sizes[0], train.sample(16), sizes[1], test.sample(16)]
     augmentation = Augmentation(crop=crop, crop_padding=crop_padding, flip=flip)
     augmentation.check(str(source), train.shape)
     return Dataset(
@@ -108,9 +105,8 @@ def _split(file: "h5py.File", path: Path, split: str) -> tuple[Images, NDArray[n
             f"{path}: {split}/images must be uint8 (images, height, width, channels) and not empty, "
             f"not {images.dtype} {images.shape}"
         )
-    values = (
-        labels[()] if labels.shape == images.shape[:1] else labels
-    )  # those of another shape are refused unread
+    # labels of another shape are refused unread
+    values = labels[()] if labels.shape == images.shape[:1] else labels
     classes = class_numbers(f"{path}: {split}/labels", values, len(images))
     for dataset in datasets:
         _check_stored(path, dataset)

@@ -78,11 +78,8 @@ def _names(source: Path) -> set[str]:
         except zipfile.BadZipFile:
             raise DataError(f"{source}: neither an .npz file nor a folder of .npy files") from None
         with archive:
-            unpacked, limit = (
-                sum(member.file_size for member in archive.infolist()),
-                max(MAX_DATA, MAX_RATIO * packed),
-            )
-            if unpacked > limit:
+            limit = max(MAX_DATA, MAX_RATIO * packed)
+            if sum(member.file_size for member in archive.infolist()) > limit:
                 raise DataError(
                     f"{source}: larger than {limit} bytes when unpacked; make it a folder of .npy files"
                 )

@@ -77,11 +77,9 @@ def synthetic(
         raise DataError(
             f"synthetic: shape must be three positive numbers [height, width, channels], not {shape!r}"
         )
-    for name, count, least in (("classes", classes, 1), ("images", images, 1), ("test_images", test_images, 0)):
+    for key, count, least in (("classes", classes, 1), ("images", images, 1), ("test_images", test_images, 0)):
         if not is_whole(count, least) or count > MAX_IMAGES:
-            raise DataError(
-                f"synthetic: {name} must be a whole number from {least} to {MAX_IMAGES}, not {count!r}"
-            )
+            raise DataError(f"synthetic: {key} must be a whole number from {least} to {MAX_IMAGES}, not {count!r}")
     if not is_whole(seed, 0):
         raise DataError(f"synthetic: seed must be a whole number of at least 0, not {seed!r}")
     if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < np.inf:

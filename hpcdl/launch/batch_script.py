@@ -51,13 +51,12 @@ def site_profile(path: Path | None = None, environment: Mapping[str, str] = os.e
     with refused():
         table = read_toml(path)
     defaults = vars(SiteProfile())
-    for key in table:
+    for key, value in table.items():
         if key not in defaults:
             raise UsageError(f"{path}: {key}: unknown key{nearest(key, defaults)}")
-    for key, default in defaults.items():
-        read = _lines if isinstance(default, tuple) else _line
-        table[key] = read(table[key], f"{path}: {key}") if key in table else default
-    for text in table["directives"]:
+        lines = [_line(item, f"{path}: {key}") for item in (value if isinstance(value, list) else [value])]
+        table[key] = tuple(lines) if isinstance(defaults[key], tuple) else _line(value, f"{path}: {key}")
+    for text in table.get("directives", ()):
         directive(text, f"{path}: directives:")
     return SiteProfile(**table)
 
@@ -123,10 +122,6 @@ def _line(value: object, where: str) -> str:
     return value
 
 
-def _lines(value: object, where: str) -> tuple[str, ...]:
-    return tuple(_line(item, where) for item in (value if isinstance(value, list) else [value]))
-
-
 WARNING_SECONDS: Final = 120
 """Time before a job's limit at which Slurm signals it: for the end of the case that is running."""
 
@@ -167,9 +162,9 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
     several, is_array = len(job.nodes) > 1, job.launches > 1
     where = "One job runs all cases, small ones on its first ranks."
     if several:
+        submit = f"sbatch --nodes={job.nodes[0]} SCRIPT"
         where = (
-            "Every job runs all cases on all of its ranks. "
-            f"Submit it with:  sbatch --nodes={job.nodes[0]} SCRIPT  for each number of nodes."
+            f"Every job runs all cases on all of its ranks. Submit it with:  {submit}  for each number of nodes."
         )
     options: Options = {
         "nodes": None if several else job.nodes[0],
@@ -188,17 +183,17 @@ def batch_script(job: BatchJob, site: SiteProfile) -> str:
     _add_directives(options, directives)
     if job.gpus_per_node is not None and asks_for_gpus([f"gres={options.get('gres')}"]):
         raise UsageError(f"--gpus-per-node: gres={options['gres']} asks for the GPUs of a node already")
-    requeued = "requeue" in options
+    requeued, seconds = "requeue" in options, str(options["signal"]).partition("@")[2]
     about = (
         where,
         "Options after the script's name go to hpcdl run:  sbatch SCRIPT --case '*ring*'",
-        str(options["signal"]).partition("@")[2] + _SIGNAL + (_REQUEUE if requeued else _NO_REQUEUE),
+        f"{seconds} s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl ends the "
+        "case that is running and exits with code 75; "
+        + (_REQUEUE if requeued else "hpcdl run --resume -o FOLDER goes on with the cases that are left."),
     )
-    words = [
-        _hpcdl(site, on_gpus=job.gpus_per_node is not None or asks_for_gpus(directives)),
-        "run",
-        shlex.quote(f"./{job.suite}" if job.suite.startswith("-") else job.suite),
-    ]
+    on_gpus = job.gpus_per_node is not None or asks_for_gpus(directives)
+    suite = shlex.quote(f"./{job.suite}" if job.suite.startswith("-") else job.suite)
+    words = [_hpcdl(site, on_gpus=on_gpus), "run", suite]
     words += ["--set", "case.ranks=$SLURM_NTASKS"] if several else []
     words += [] if job.cpus_per_rank is None else ["--set", f"case.threads={job.cpus_per_rank}"]
     # since Slurm 22.05 srun takes no number of cores from sbatch
@@ -245,15 +240,10 @@ def _script(name: str, command: str, about: Iterable[str], options: Options, sit
     return "\n".join([*lines, "", *modules, *site.environment, "set -u", programs])
 
 
-_SIGNAL: Final = (
-    " s before the time limit Slurm sends SIGUSR1 to this shell, which passes it on. hpcdl ends the case that is "
-    "running and exits with code 75"
-)
 _REQUEUE: Final = (
-    "; the job is requeued under its number and goes on with the cases that are left. A job that finished no case "
+    "the job is requeued under its number and goes on with the cases that are left. A job that finished no case "
     "is not requeued: it would never end."
 )
-_NO_REQUEUE: Final = "; hpcdl run --resume -o FOLDER goes on with the cases that are left."
 _PROGRAMS: Final = """\
 for program in {hpcdl} {launcher}; do
     command -v $program >/dev/null || {{

@@ -1,9 +1,7 @@
 """Description of machine and software, so that runs can be compared.
 
 Every rank calls :func:`describe_rank`, and rank 0 :func:`describe_job`. Unknown values are the text ``"unknown"``;
-they are neither omitted nor guessed.
-
-``root`` is the folder that contains ``proc`` and ``sys``.
+they are neither omitted nor guessed. ``root`` is the folder that contains ``proc`` and ``sys``.
 """
 
 import datetime as dt

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.launch.process import Library
+from hpcdl.launch.process import Library, abort_on_error, load, start
 
 VARIABLES: Final = {
     "UCX_LOG_LEVEL": "info",
@@ -96,7 +96,6 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     from hpcdl.fabric.mpi.backoff import here
     from hpcdl.fabric.mpi.clock import compared  # comm.py needs MPI, which starts below
     from hpcdl.launch.environment import describe_rank
-    from hpcdl.launch.process import start
 
     with _captured() as printed:
         start()
@@ -138,8 +137,6 @@ def _captured() -> Iterator[list[str]]:
 
 def main() -> None:
     """Print the probe of this job, without checks of the hosts."""
-    from hpcdl.launch.process import abort_on_error, load
-
     os.environ.update(VARIABLES)
     library = load()
     with abort_on_error():

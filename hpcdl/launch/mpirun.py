@@ -51,8 +51,7 @@ def fault_tolerance_obstacle(environment: Mapping[str, str], library: str) -> st
 def python_command(ranks: int, arguments: Sequence[str], *, fault_tolerant: bool = False) -> list[str]:
     """Return ``mpirun -n ranks python ...`` with the options that the library needs.
 
-    ``fault_tolerant``: the job continues after the failure of a process, if the library supports it. Raises
-    NoLauncher.
+    ``fault_tolerant``: the job continues after a process failed, if the library supports it. Raises NoLauncher.
     """
     launcher = mpirun()
     version = subprocess.run([launcher, "--version"], capture_output=True, text=True, check=False).stdout
@@ -148,7 +147,9 @@ class RankProcesses:
             with suppress(OSError):  # it is gone
                 descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
                 path.unlink()
-                if _is_closed(descriptor):
+                # the read would block while the rank has its end open, into which it writes nothing
+                with suppress(BlockingIOError):
+                    os.read(descriptor, 1)
                     os.close(descriptor)
                     continue
                 self._ranks[descriptor] = int(path.name.removeprefix(PREFIX).partition("@")[0])
@@ -165,11 +166,3 @@ class RankProcesses:
             return None
         events = self._ended.poll(0)
         return self._ranks[events[0][0]] if events else None
-
-
-def _is_closed(descriptor: int) -> bool:
-    """Return True if no process has the other end of a pipe open, into which nothing is written."""
-    try:
-        return os.read(descriptor, 1) == b""
-    except BlockingIOError:
-        return False

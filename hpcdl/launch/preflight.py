@@ -20,7 +20,7 @@ from hpcdl.launch import machine, placement
 from hpcdl.launch.disturbance import UNKNOWN, Counters
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
-from hpcdl.launch.process import batch_advice, check_launcher, check_size
+from hpcdl.launch.process import abort_on_error, batch_advice, check_launcher, check_size, load
 from hpcdl.launch.testbed import emulated
 from hpcdl.trace.files import JsonObject
 
@@ -165,9 +165,7 @@ def mpi_checks(probe: Probe, root: Path = machine.ROOT) -> Iterator[Finding]:
     """Yield the findings about the ranks, transports and clocks of a job."""
     ranks = len(probe.hosts)
     if probe.total != ranks:
-        yield Finding(
-            "FAILED", "MPI", f"a sum over {ranks} ranks is {probe.total}", "install the MPI library again"
-        )
+        yield Finding("FAILED", "MPI", f"a sum over {ranks} ranks is {probe.total}", "reinstall the MPI library")
         return
     hosts = f"{len(probe.nodes)} host{'s' if len(probe.nodes) > 1 else ''}"
     yield judged("MPI", f"{probe.library}, {ranks} ranks on {hosts}; a sum over them is right")
@@ -225,8 +223,7 @@ def clock_skew(probe: Probe) -> Finding:
         worst = probe.hosts[departures.index(max(departures))]
         advice = f"synchronise {worst} (chronyc tracking): dates of runs disagree; traces are aligned anyway"
     elif probe.alignment > 1_000_000:
-        shorter = "shorter waits for late ranks cannot be distinguished from clock errors"
-        advice = f"repeat on a quiet network: {shorter}"
+        advice = "repeat on a quiet network: clock errors hide shorter waits for late ranks"
     return judged("clock skew", detail, advice)
 
 
@@ -242,9 +239,8 @@ def oversubscription(probe: Probe) -> Finding:
     fullest, host, count, threads, cores = max(map(share, dict.fromkeys(probe.machines)))
     detail = f"{count} ranks with {threads} threads on {cores} cores of {host}"
     most = f"start at most {max(1, cores * count // threads)} ranks per host, or give them more cores"
-    return judged(
-        "ranks and cores", detail, f"{most}: ranks that share cores measure no scaling" if fullest > 1 else ""
-    )
+    advice = f"{most}: ranks that share cores measure no scaling" if fullest > 1 else ""
+    return judged("ranks and cores", detail, advice)
 
 
 def placed(probe: Probe, localities: Mapping[str, JsonObject], variables: Mapping[str, str]) -> Finding:
@@ -307,8 +303,6 @@ def _mpi() -> Iterator[Finding]:
 
 def preflight_of_job() -> list[Finding]:
     """Return the findings, on rank 0. Collective. Writes 16 MiB on each host. Raises LaunchError."""
-    from hpcdl.launch.process import abort_on_error, load
-
     os.environ.update(VARIABLES)
     library = load()
     check_launcher(os.environ, library)

@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Event, Thread
 from time import sleep
@@ -30,10 +30,8 @@ _SIZE_VARIABLES: Final = {
 }
 """Variable with the number of processes: (variable with this process's number, launcher). The innermost launcher
 is first: in a Slurm job, srun starts one daemon of mpirun per node."""
-
 _PMIX: Final = "PMIX_NAMESPACE"
 """Set by launchers with PMIx: Open MPI 5's mpirun, prterun, srun --mpi=pmix."""
-
 _BATCH_JOBS: Final = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID", "PE_HOSTFILE")
 """Set by batch systems in jobs, which may have several nodes."""
 
@@ -233,10 +231,8 @@ STATUS: Final = "HPCDL_STATUS_FILE"
 
 Its further lines are an error, which ``hpcdl run`` prints: a launcher may lose what the rank that aborts prints.
 """
-
 RELAUNCH: Final = 76
 """Status in place of an exit code: a process failed as a case required, and the remaining cases need all ranks."""
-
 HEARTBEAT, STOP = "alive", "stop"
 """Files in its folder: rank 0 touches one regularly; the other asks the ranks to stop after the running case."""
 
@@ -253,12 +249,10 @@ def write_status(code: int, rank: int, error: str = "") -> int:
     The error is printed where there is no such file, or no room for it.
     """
     place = os.environ.get(STATUS)
-    try:
+    with suppress(OSError):  # the disk is full
         if place is not None and rank == 0:
             Path(place).write_text(f"{code}\n{error}", encoding="utf-8")
             error = ""
-    except OSError:  # the disk is full
-        pass
     if error:
         print(error, file=sys.stderr)
     if place is None:
@@ -318,9 +312,8 @@ def if_killed(*command: str) -> Iterator[None]:
 def child_preparation(number: int = signal.SIGTERM) -> Callable[[], None]:
     """Return the function that a launcher's process calls between fork and exec.
 
-    It makes the launcher receive the signal ``number`` when this process ends in any way. It also makes the
-    launcher ignore SIGUSR1, as batch systems send it to all processes, until it installs its own handler. Linux
-    only.
+    The launcher then receives the signal ``number`` when this process ends in any way. It ignores SIGUSR1, which
+    batch systems send to all processes, until it installs its own handler. Linux only.
     """
     import ctypes
 

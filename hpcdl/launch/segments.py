@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Final
 
+from hpcdl.launch import machine
 from hpcdl.launch.process import STATUS, if_killed
 
 FOLDER: Final = Path("/dev/shm")  # noqa: S108 - the libraries choose it
@@ -54,12 +55,8 @@ def remove(status: Path, begin: float) -> None:
 
 
 def _has_processes(status: Path) -> bool:
-    variable = f"\0{STATUS}={status}\0".encode()
-    for process in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):  # it has ended, or is another user's
-            if variable in b"\0" + process.read_bytes():
-                return True
-    return False
+    environments = map(machine.text, Path("/proc").glob("[0-9]*/environ"))  # empty if ended, or another user's
+    return any(f"{STATUS}={status}" in environment.split("\0") for environment in environments)
 
 
 def _unused(begin: float) -> set[Path]:

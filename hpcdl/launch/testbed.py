@@ -30,16 +30,12 @@ MAX_HOSTS: Final = 64
 MIN_RATE, MAX_RATE = 10**5, 10**11
 """Range of link rates (bit/s)."""
 UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_RATE: Final = re.compile(
-    r"([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([kmgt]?)(bit(?:/s)?|b(?:yte)?(?:ps|/s))", re.IGNORECASE
-)
+_RATE: Final = re.compile(r"(?i)([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([kmgt]?)(bit(?:/s)?|b(?:yte)?(?:ps|/s))")
 """A number, its prefix, and a unit of bits or what may be one of bytes."""
 
 PACKAGES: Final = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
 """Required programs and their Debian packages."""
-NEW_NAMESPACES: Final = (
-    *("unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"),
-)
+NEW_NAMESPACES: Final = ("unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
 """Command prefix: run in new namespaces; mounts are private by default."""
 
 
@@ -93,9 +89,7 @@ def plan(
             raise LaunchError(f"{entry}: must be a number of cores from 0.01 on, such as 0.8, not {cores!r}")
         quotas[host] = float(cores)
     if quotas and cpu_controller() is None:
-        raise LaunchError(
-            "--slow-cpu: this machine has no cpu controller of control groups that may be written to"
-        )
+        raise LaunchError("--slow-cpu: this machine has no cpu controller of control groups that can be written")
     joined = bits_of(trunk, f"--uplink {trunk}") if trunk else 0
     latency = 0.0 if delay is None else delay.total_seconds()
     if latency > 10:
@@ -243,9 +237,7 @@ def emulated(environment: Mapping[str, str] = os.environ) -> JsonObject | None:
     except (ValueError, RecursionError):
         plan = None
     if not isinstance(plan, dict) or any(not isinstance(plan.get(key), kind) for key, kind in kinds.items()):
-        raise LaunchError(
-            f"{TESTBED}: {shortened(text)} describes no testbed; hpcdl testbed sets this variable: unset it"
-        )
+        raise LaunchError(f"{TESTBED}: {shortened(text)} describes no testbed; hpcdl testbed sets it: unset it")
     return plan
 
 
@@ -281,8 +273,7 @@ def launcher_settings(agent: Path, mpich_hosts: Path, openmpi_hosts: Path) -> di
         # pieces as with UCX: all default flags except put, which sends a message as one piece; shorter pieces
         "OMPI_MCA_btl_tcp_flags": "send,inplace,need-ack,need-csum,hetero-rdma",
         "OMPI_MCA_btl_tcp_max_send_size": "65536",
-        # send messages of 64 KiB and a header without a handshake, whose answer each round of a ring would wait
-        # for
+        # no handshake for 64 KiB and a header: each round of a ring would wait for its answer
         "OMPI_MCA_btl_tcp_eager_limit": "131072",
         "OMPI_MCA_mpi_yield_when_idle": "1",  # ranks of all hosts share the machine's cores
         "OMPI_ALLOW_RUN_AS_ROOT": "1",

@@ -71,7 +71,7 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
             run_folder.fail(number, failures)
         elif run_folder:
             run_folder.add(number, case, results, traces)
-        if job.lost_ranks and todo:
+        if job.world.size < job.size and todo:  # processes have failed
             _finish(job, run_folder, "a process failed")
             return RELAUNCH
     failed = _finish(job, run_folder)
@@ -114,8 +114,7 @@ def _run_case(
 ) -> tuple[dict[str, Scalar], list[Packed], Sequence[Failure]]:
     """Run a case on the ranks of ``comm``, while the others sleep; return results, traces and failures, on rank 0.
 
-    There are failures only if all ranks have left the case. Raises CaseFailedError if it failed on this rank and
-    others still run it.
+    There are failures only if all ranks left the case. CaseFailedError: it failed here, and others still run it.
     """
     failure: Failure | None = None
     begin = job.counters.sample()

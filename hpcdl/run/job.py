@@ -39,7 +39,7 @@ class Job:
         self._given = mpi
         # no program uses it, so that messages of a failed program cannot match those that end a case
         self._reserved = mpi.comm.library.Dup()
-        self.rank, self._ranks = self.world.rank, self.world.size
+        self.rank, self.size = self.world.rank, self.world.size
         self._smaller: dict[int, MpiComm] = {self.world.size: self.world}
         self.clock_offset_ns, error_ns = self.world.clock()
         self.clock_error_seconds = max(self.world.library.allgather(error_ns)) / 1e9
@@ -84,11 +84,6 @@ class Job:
             inside = self.world.rank < ranks
             self._smaller[ranks] = self.mpi.run(self.world.split(0 if inside else 1))
         return self._smaller[ranks] if self.world.rank < ranks else None
-
-    @property
-    def lost_ranks(self) -> int:
-        """Number of ranks whose process has failed."""
-        return self._ranks - self.world.size
 
     def remove_failed_ranks(self) -> None:
         """Continue with the ranks whose process survived the case. Collective among them."""
@@ -147,8 +142,3 @@ class Job:
     def hosts(self) -> list[tuple[str, str]]:
         """Host of each rank; empty except on rank 0."""
         return [(rank["slurm_node"], rank["hostname"]) for rank in self.ranks or ()]
-
-    @property
-    def nodes(self) -> int:
-        """Number of hosts of the job; 0 except on rank 0."""
-        return len(set(self.hosts))

@@ -160,7 +160,8 @@ class RunFolder:
         self._page = ""
         """Line with the path of the report."""
         self._terminal = on_terminal()
-        self._environment = describe_job({**library_version(), "ranks": job.world.size, "nodes": job.nodes})
+        mpi = {**library_version(), "ranks": job.world.size, "nodes": len({*job.hosts})}
+        self._environment = describe_job(mpi)
         self._environment["ranks"] = job.ranks
         self._parts.mkdir(parents=True, exist_ok=True)
         for partial_file in (*folder.glob(".*.partial"), *self._parts.glob(".*.partial")):
@@ -193,9 +194,8 @@ class RunFolder:
         missing = [number for number, case in enumerate(cases) if not self._finished(case)]
         if len(missing) < len(cases):
             self.show(f"resuming: {len(cases) - len(missing)} of {len(cases)} cases are finished")
-        self._failures = {
-            number: earlier[cases[number].digest] for number in missing if cases[number].digest in earlier
-        }
+        failures = {number: earlier.get(cases[number].digest) for number in missing}
+        self._failures = {number: failure for number, failure in failures.items() if failure}
         this = os.environ.get(STATUS, "")  # the command that started this rank
         self._retried = [number for number, failure in self._failures.items() if failure.command != this]
         self.todo = [number for number in missing if number not in self._failures] + self._retried
@@ -229,11 +229,9 @@ class RunFolder:
         fields = {**case.fields(), "nodes": len({*self._job.hosts[: case.processes]}), **measured}
         if not fields.get("network"):
             fields["clock_error_seconds"] = self._job.clock_error_seconds
-        record = self._schema.CaseRecord(fields, traces)
-        self._schema.write_part(
-            self._part(number, case), record, environment=self._environment, suite_text=self._suite.text
-        )
-        failed_cases.end(self._part(number, case))
+        part, record = self._part(number, case), self._schema.CaseRecord(fields, traces)
+        self._schema.write_part(part, record, environment=self._environment, suite_text=self._suite.text)
+        failed_cases.end(part)
         self._failures.pop(number, None)
         self._added += 1
         wrong = fields.get("correct") is False
@@ -248,7 +246,7 @@ class RunFolder:
         else:
             print(line, file=self._log, flush=True)
             print(CLEAR if self._terminal else "", end="")
-            self._options.finished(self._part(number, case))
+            self._options.finished(part)
 
     def fail(self, number: int, failures: Sequence[Failure]) -> None:
         """Record that a case failed on some ranks; all ranks have left it."""
@@ -278,14 +276,11 @@ class RunFolder:
         cases = self._suite.cases
         missing = {number for number, case in enumerate(cases) if not self._part(number, case).exists()}
         if unfinished:
-            self.show(
-                f"{unfinished} after {len(cases) - len(missing)} of {len(cases)} cases; continue with --resume"
-            )
+            count = f"{len(cases) - len(missing)} of {len(cases)} cases"
+            self.show(f"{unfinished} after {count}; continue with --resume")
         elif lost := missing - self._failures.keys() - self._not_run.keys():
             self._failed = True
-            self.show(
-                f"files of {plural(len(lost), 'case')} have gone from {self._parts}; --resume runs them again"
-            )
+            self.show(f"files of {plural(len(lost), 'case')} have gone from {self._parts}; --resume reruns them")
         summary = self._write()
         if summary is not None and LAUNCH in os.environ:
             self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")

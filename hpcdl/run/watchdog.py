@@ -5,8 +5,7 @@ not disturb measurements. It calls no MPI function. It ends its own process; the
 
 Without a time limit the criterion is progress, because the total time of a case is unknown. An operation that has
 waited for half an hour while its rank computed nothing is taken for a deadlock. The thread reads the operations
-from the frames of the rank's programs, which may be suspended, or blocked inside the library: operations cost
-nothing more.
+from the frames of the rank's programs, suspended or blocked inside the library: operations cost nothing more.
 """
 
 import os
@@ -75,9 +74,12 @@ _FABRIC: Final = str(Path(fabric_mpi.__file__).parent)
 
 
 def waits(mpi: Mpi) -> list[Wait]:
-    """Return the wait of each program of this rank, the main one first; may be called from a second thread."""
-    programs = sorted(_programs(mpi), key=lambda program: program[0].number)
-    return [_described(task.number, frames, mpi) for task, frames in programs]
+    """Return the wait of each program of this rank, the main one first; none while programs end. Thread-safe."""
+    try:
+        programs = sorted(_programs(mpi), key=lambda program: program[0].number)
+        return [_described(task.number, frames, mpi) for task, frames in programs]
+    except (KeyError, AttributeError, RuntimeError, ValueError, IndexError):  # of frames that end meanwhile
+        return []
 
 
 def _programs(mpi: Mpi) -> Iterator[tuple[AnyTask, list[FrameType]]]:
@@ -228,7 +230,7 @@ class Watchdog:
         sleep(max(0.0, begin + grace - monotonic()))
 
     def _log(self, watched: Watched, error: str) -> None:
-        lines = [f"rank {self._rank}, {wait}" for wait in _waits(watched.mpi)] if watched.mpi else []
+        lines = [f"rank {self._rank}, {wait}" for wait in waits(watched.mpi)] if watched.mpi else []
         lines = lines or [f"rank {self._rank} {'has left' if watched.mpi else 'has no part in'} the case"]
         failure = Failure(watched.name, error, self._rank, "\n".join(lines), by_watchdog=True)
         first = watched.part is None or failed_cases.record(watched.part, failure)
@@ -242,17 +244,9 @@ class Watchdog:
         os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
 
 
-def _waits(mpi: Mpi) -> list[Wait]:
-    """Return the waits of a rank's programs; none while programs end."""
-    try:
-        return waits(mpi)
-    except (KeyError, AttributeError, RuntimeError, ValueError, IndexError):  # of frames that end meanwhile
-        return []
-
-
 def _state(mpi: Mpi) -> Hashable:
     """Return a value that changes with each operation; None while a program computes or ends."""
-    waiting = _waits(mpi)
+    waiting = waits(mpi)
     if not waiting or any(not wait.operation for wait in waiting):
         return None
     progress = mpi.messages, mpi.bytes, mpi.compute_ns, len(mpi.events or ())

@@ -8,9 +8,7 @@ Each rank records steps, events, evaluations and updates in memory; after the ca
 HDF5. A run is read back case by case, each table an array as in the file. Files are not trusted: sizes, names and
 types are checked first (``files.py``). Names of older versions become those of today (``older_names.py``).
 
-The one rule: recording must cost little: an event is a tuple in a list.
-``link_counters.py`` names the counters of links that tell of errors and congestion.
-``README.md`` describes the groups and fields. ``export.py``, ``schedule.py`` and ``chakra.py`` write the formats
-of other tools.
-Open ``recorder.py`` first.
+The one rule: recording must cost little: an event is a tuple in a list. ``link_counters.py`` names the counters of
+links that tell of errors and congestion. ``README.md`` describes the groups and fields. ``export.py``,
+``schedule.py`` and ``chakra.py`` write the formats of other tools. Open ``recorder.py`` first.
 """

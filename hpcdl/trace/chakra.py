@@ -26,8 +26,6 @@ MESSAGES: Final = {
     "start_time_micros:uint64=6 duration_micros:uint64=7 attr:AttributeProto*=10",
 }
 """Fields of each message that are used; ``*``: repeated."""
-VALUES: Final = "_val"
-"""End of the names of the fields of an attribute of which one is set."""
 
 COMPUTING, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 """Types of nodes, of the schema's enumeration."""
@@ -75,7 +73,7 @@ def message_types() -> JsonObject:
                 field.type_name = f".{PACKAGE}.{kind}"
             else:
                 field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
-            if name.endswith(VALUES):
+            if name.endswith("_val"):  # of the values of an attribute, one is set
                 if not declared.oneof_decl:
                     declared.oneof_decl.add(name="value")
                 field.oneof_index = 0

@@ -104,7 +104,6 @@ def read_text(path: Path) -> str:
 
 JsonObject: TypeAlias = dict[str, Any]
 """Parsed text: an object of JSON, or a table of TOML."""
-
 JsonMapping: TypeAlias = Mapping[str, Any]
 """A :data:`JsonObject` that is only read."""
 

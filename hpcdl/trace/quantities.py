@@ -27,23 +27,18 @@ class Description:
     dtype = text()
     training = text("training strategy with its settings")
     aggregation = text(
-        "algorithm that sums over ranks; `own`: the strategy moves its messages itself; of a pairwise case "
-        "`fabric` or `raw`"
+        "algorithm that sums over ranks; `own`: the strategy's own messages; of a pairwise case `fabric` or `raw`"
     )
     compression = text("compressor of the gradients")
     optimizer = text("update rule, how the rate changes, and the rate itself")
     schedule = text()
     learning_rate = number()
-    ranks = Quantity(
-        "integer", 1, "MPI processes, and hosts that they ran on; of a simulated case the modelled ones"
-    )
+    ranks = Quantity("integer", 1, "MPI processes, and their hosts; of a simulated case the modelled ones")
     nodes = count(heading="nodes")
     threads_per_rank = count("threads for BLAS and compiled kernels")
     global_batch = count("images in a step of all ranks; images of one rank, in weak scaling")
     batch_per_rank = count()
-    scaling = text(
-        "`strong`: the global batch stays; `weak`: the batch of a rank stays", choices=("strong", "weak")
-    )
+    scaling = text("`strong`: global batch stays; `weak`: batch of a rank stays", choices=("strong", "weak"))
     epochs = number("length that the suite asks for, in epochs or in steps; steps that were taken")
     planned_steps = count()
     steps = count()
@@ -62,9 +57,7 @@ class Description:
         "number of the launch's random compute times (`jitter`) and pauses, from 0; empty if nothing is "
         "random, or for several launches"
     )
-    parallelism = text(
-        "how layers are split among ranks: the case's `mesh`, such as `hybrid(data=1)`; empty if they are whole"
-    )
+    parallelism = text("`mesh` by which ranks share layers, such as `hybrid(data=1)`; empty if layers are whole")
     shares = text("unequal shares of a batch, such as `3:1`")
     straggler = text(
         "the slow rank in words; its number, or `all`; how many times as slow; length of its pauses; share of"
@@ -78,9 +71,7 @@ class Description:
     process_failure = text(reduction="union")
     network = text("model of the network of a simulated case; empty: measured")
     ranks_per_host = count()
-    device = text(
-        "source of the times of simulated or replayed work: a device, a rate in FLOP/s, or a recorded run"
-    )
+    device = text("source of the times of simulated or replayed work: device, rate in FLOP/s, or recorded run")
     flops = number()
     times = text()
     jitter = number("standard deviation of a simulated batch's compute time, relative to it")
@@ -141,29 +132,23 @@ class TrainingNumbers:
         better="higher",
     )
     speedup = number("(global batch / step time) / that of the base", better="higher")
-    efficiency = number(
-        "speedup / (ranks / ranks of the base), with its 95 % interval; 1 is linear", better="higher"
-    )
+    efficiency = number("speedup / (ranks / base's ranks), with its 95 % interval; 1 is linear", better="higher")
     efficiency_low, efficiency_high = efficiency.bounds()
     base_ranks = count(
-        "what speedup and efficiency are relative to: ranks, aggregation (`any`: several taken together), "
-        "launches, step time"
+        "base of speedup and efficiency: ranks, aggregation (`any`: several together), launches, step time"
     )
     base_aggregation = text()
     base_launches = count()
     base_step_seconds = seconds()
     near_linear = flag(
-        "`True`: the efficiency is above `0.90`, `False`: below, by Welch's test over launches; empty: "
-        "inconclusive, disturbed, or a base. p-value of `0.90`, adjusted over the cases of the run (Benjamini"
-        " & Hochberg)"
+        "`True`: efficiency above `0.90`, `False`: below, by Welch's test over launches; empty: inconclusive, "
+        "disturbed, or a base. p-value of `0.90`, adjusted over the cases of the run (Benjamini & Hochberg)"
     )
     near_linear_p = number()
     base_disturbed = flag("whether all launches of the base were disturbed")
     compute_seconds = seconds("local work of the rank that computes longest, in a step, input included")
     input_seconds = seconds("part of it that the rank which waits longest waits for its images")
-    exposed_communication_seconds = seconds(
-        "step time less that of the same case without communication, with its 95 % interval"
-    )
+    exposed_communication_seconds = seconds("step time - step time without communication, with its 95 % interval")
     exposed_communication_seconds_low, exposed_communication_seconds_high = exposed_communication_seconds.bounds()
     ceiling_disturbed = flag("whether all launches of the case without communication were disturbed")
     load_balance = number(
@@ -224,8 +209,7 @@ class TrainingNumbers:
     )
     entropy_bits_per_entry = number(heading="entropy")
     residual_norm = number(
-        "norm of the residual (gradients not sent yet), root mean square over ranks: at the end, and the "
-        "largest at an evaluation",
+        "norm of the residual (unsent gradients), root mean square over ranks: at the end; largest at evaluations",
         heading="residual",
     )
     residual_norm_largest = number(heading="largest")
@@ -251,8 +235,7 @@ class TrainingNumbers:
     )
     microbatches = count()
     bubble_share = number(
-        "of a pipeline: share of a step in which a rank does not compute, mean over ranks; `load_balance` is "
-        "that of its stages",
+        "of a pipeline: idle share of a rank's step, mean over ranks; `load_balance` is that of its stages",
         heading="bubble",
         better="lower",
     )
@@ -273,14 +256,10 @@ class TrainingNumbers:
     final_loss = number("on the test set at the end; the best of all evaluations", seeded=True, better="lower")
     final_accuracy = number(seeded=True, heading="final accuracy", better="higher")
     best_accuracy = number(seeded=True, better="higher")
-    seconds_to_target = number(
-        "training time, images and epochs until `target_accuracy` was reached", better="lower"
-    )
+    seconds_to_target = number("training time, images and epochs until `target_accuracy`", better="lower")
     samples_to_target = count()
     epochs_to_target = number(heading="epochs", better="lower")
-    samples_before_target = number(
-        "images at the last evaluation before that, or at the last one if the target was missed"
-    )
+    samples_before_target = number("images at the last evaluation before it, or at the last one if it was missed")
     staleness_mean = number(
         "updates that the parameters saw while a gradient was computed: mean, largest, and what theory expects",
         heading="mean",
@@ -314,7 +293,7 @@ class OperationNumbers:
     )
     expected_seconds = seconds("median time that is expected on the network of `hpcdl report --network`")
     operations = number(
-        "of one repetition: up to 64 KiB a loop of about two milliseconds is timed, and divided by this number"
+        "of a repetition: up to 64 KiB a loop of about two milliseconds is timed, and divided by it"
     )
     copied = flag("the operand was copied first, within the time")
     same_bits = flag("all ranks have the same bits", reduction="all")
@@ -331,8 +310,7 @@ class OperationNumbers:
     )
     from_last_arrival_seconds = seconds(heading="from last")
     concurrent = text(
-        "of two collectives at once: the second one, and the number of communicators; `time_p50_seconds` is "
-        "until both have ended"
+        "of two collectives at once: the second, and number of communicators; `time_p50_seconds`: until both end"
     )
     communicators = count()
     alone_p50_seconds = seconds(
@@ -389,9 +367,8 @@ class CommonNumbers:
     )
     transfer_seconds = seconds()
     late_rank = count(
-        "rank that is late in most steps; longest waiting of another rank for it, mean over steps; of a "
-        "simulated replay by how much its straggler delays it more than any other rank. Empty: no rank is "
-        "late"
+        "rank that is late in most steps; longest waiting of another rank for it, mean over steps; of a simulated "
+        "replay by how much its straggler delays it more than any other rank. Empty: no rank is late"
     )
     late_seconds = seconds()
     clock_error_seconds = seconds(
@@ -431,9 +408,7 @@ class CommonNumbers:
         0.0,
         "share of its time that the hypervisor took from the rank that lost most, mean over launches",
     )
-    busy_cores = number(
-        "cores that were busy, of those that a rank may use: mean over ranks, median over launches"
-    )
+    busy_cores = number("busy cores, of those that a rank may use: mean over ranks, median over launches")
     predicted_seconds = seconds(
         "the same programs on a network model: of measured collectives and exchanges the model that was "
         "fitted to the run, of simulated ones the formula",
@@ -441,9 +416,7 @@ class CommonNumbers:
     )
     predicted_low_seconds = seconds("95 % interval of a time that `hpcdl predict` prints")
     predicted_high_seconds = seconds()
-    predicted_images_per_second = number(
-        "of a training step: throughput and mean staleness of the simulated ranks"
-    )
+    predicted_images_per_second = number("of a training step: throughput and mean staleness of simulated ranks")
     predicted_staleness_mean = number()
     times_the_measured_ranks = number("ranks of a prediction / most ranks that the network was fitted to")
     undetermined = flag("the prediction depends on a cost of the network that the measured times do not determine")

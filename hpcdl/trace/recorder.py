@@ -56,21 +56,16 @@ def analysed(record: object, *more: type[Exception]) -> Iterator[None]:
 
 Rows: TypeAlias = npt.NDArray[Any]
 """Table of records, or one of its columns."""
-
 Row: TypeAlias = tuple[Any, ...]
-
 Packed = dict[str, Rows]
 """Trace of one rank as arrays, see :meth:`Recorder.pack`."""
 
 EVENT_LIMIT: Final = 200_000
 """Default limit of events per rank and case (7.2 MB packed)."""
-
 SIMULATED_EVENT_LIMIT: Final = 2_000_000
 """Limit of events of all ranks of a simulated collective or replay (72 MB packed)."""
-
 UPDATE_LIMIT: Final = 200_000
 """Limit of updates per rank and case (7.2 MB packed); simulated ranks each have it, because few record updates."""
-
 PIECE: Final = 4096
 """Steps that are packed at a time."""
 
@@ -85,9 +80,8 @@ class Step(NamedTuple):
     """Number of the step, from 0, including warm-up."""
     epoch: int
     begin: int
-    """ns on this rank's clock."""
     end: int
-    """ns on this rank's clock."""
+    """ns on this rank's clock, as ``begin``."""
     loss: float = float("nan")
     """Mean loss of this rank's images."""
     correct: int = 0
@@ -97,9 +91,8 @@ class Step(NamedTuple):
     compute_ns: int = 0
     """Time of local work: input, forward, backward, update; without communication and waiting for peers."""
     messages: int = 0
-    """Messages that this rank sent in this step."""
     bytes: int = 0
-    """Bytes that this rank sent in this step."""
+    """Messages and bytes that this rank sent in this step."""
     learning_rate: float = float("nan")
     input_ns: int = 0
     """Part of ``compute_ns`` spent waiting for images and copying them to the device."""
@@ -219,10 +212,8 @@ class Recorder:
         self.updates: list[Update] = []
         self.residuals: list[Row] = []
         self.limit = limit
-        self.dropped = 0
-        """Events dropped because ``limit`` was reached."""
-        self.dropped_updates = 0
-        """Updates dropped because the limit was reached."""
+        self.dropped = self.dropped_updates = 0
+        """Events, and updates, dropped because their limit was reached."""
         self.memory_bytes = 0
         """Bytes of vectors as long as the parameters or longer, and of parts of such; 0: not recorded."""
         self.virtual: list[Recorder] = []
@@ -233,8 +224,7 @@ class Recorder:
     def trim(self) -> None:
         """Pack steps, and drop and count events and updates beyond their limits, to bound the memory.
 
-        Call it between steps. The first ones are kept, so that the trace has no gap. References to lists remain
-        valid.
+        Call it between steps. The first ones are kept, so that the trace has no gap. Lists stay the same objects.
         """
         if self.events is not None and len(self.events) > self.limit:
             self.dropped += len(self.events) - self.limit

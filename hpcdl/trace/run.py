@@ -40,11 +40,7 @@ ENVIRONMENT: Final[JsonObject] = {
     **dict.fromkeys(("variables", "software"), dict[str, str]),
     "link_counters": dict[str, Growth | None],
     "libraries": dict[str, list[str]],
-    "cpu": {
-        **dict.fromkeys(("model", "smt", "governor"), str),
-        "physical_cores": int,
-        "quota_cores": float,
-    },
+    "cpu": {**dict.fromkeys(("model", "smt", "governor"), str), "physical_cores": int, "quota_cores": float},
     "mpi": {"library": str, "version": str, "nodes": int},
     "gpu": {"driver": str, "devices": list[dict[str, str]]},
     "git": {"commit": str, "changed_files": int},
@@ -210,9 +206,7 @@ class Run:
         import pandas as pd
 
         names = dict.fromkeys(name for fields in self.described for name in fields)
-        columns = {
-            name: pd.Series([fields.get(name) for fields in self.described], dtype=object) for name in names
-        }
+        columns = {name: pd.Series([case.get(name) for case in self.described], dtype=object) for name in names}
         return pd.DataFrame({name: column.infer_objects() for name, column in columns.items()})
 
     @cached_property

@@ -179,12 +179,8 @@ def _case(group: h5py.Group, path: Path, wanted: Collection[str]) -> RecordedCas
         _on_common_clock(_rows(group, name), ranks) if name in wanted else np.empty(0, TABLES[name])
         for name in READ
     ]
-    has_events = group["events"].id.shape[0] > 0
-    return RecordedCase(
-        _fields(group),
-        *tables,
-        read_events=partial(_events, path, group.name) if has_events else no_events,
-    )
+    read_events = partial(_events, path, group.name) if group["events"].id.shape[0] else no_events
+    return RecordedCase(_fields(group), *tables, read_events=read_events)
 
 
 def read_part(path: Path) -> tuple[dict[str, Scalar], JsonObject]:

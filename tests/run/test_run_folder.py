@@ -31,7 +31,7 @@ def test_a_resumed_run_fails_if_an_earlier_case_was_wrong_or_vanishes(tmp_path, 
     write_part(part, record)
     counters = {"here": {"m/1": {"port_xmit_wait": 3}}}
     merge([part], tmp_path / "run.h5", {"link_counters": counters}, SUITE)
-    job = SimpleNamespace(world=SimpleNamespace(size=2), nodes=1, ranks=[{"hostname": "here"}] * 2)
+    job = SimpleNamespace(world=SimpleNamespace(size=2), hosts=["here"], ranks=[{"hostname": "here"}] * 2)
     run = RunFolder(suite, tmp_path, job, RunOptions(lambda _line: None, mix_environments=True))
     assert not run.todo
     if vanishes:

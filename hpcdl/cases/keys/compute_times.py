@@ -56,9 +56,7 @@ class Device:
 
 
 def _third(peak: float, what: str) -> Device:
-    return Device(
-        peak / 3, f"a third, assumed, of the {peak / 1e12:g} TFLOP/s in float32 that NVIDIA gives for {what}"
-    )
+    return Device(peak / 3, f"a third, assumed, of NVIDIA's {peak / 1e12:g} TFLOP/s in float32 for {what}")
 
 
 DEVICES: Final[dict[str, Device]] = {

@@ -12,6 +12,7 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED, USAGE, UsageError
+from hpcdl.launch import process
 
 if TYPE_CHECKING:
     from hpcdl.fabric.mpi.comm import Mpi
@@ -125,10 +126,12 @@ def ranks_to_start(options: argparse.Namespace, chosen: Suite) -> int:
 
 def check_memory(chosen: Suite, ranks: int) -> None:
     """Raise UsageError if all ranks start on this node and exceed its memory."""
-    from hpcdl.launch.process import batch_advice
     from hpcdl.suite import lack_of_memory
 
-    if not batch_advice(os.environ) and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None:
+    if (
+        not process.batch_advice(os.environ)
+        and (line := lack_of_memory(chosen.cases, ["here"] * ranks)) is not None
+    ):
         raise UsageError(line)
 
 
@@ -147,7 +150,6 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
 
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code. Raises LaunchError."""
-    from hpcdl.launch import process
     from hpcdl.launch.mpirun import announce
     from hpcdl.run.failed_cases import CaseFailedError
 

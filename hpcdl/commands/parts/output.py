@@ -75,13 +75,13 @@ def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
     from hpcdl.analysis.run.pooling import AmbiguousCaseError
     from hpcdl.trace.recorder import TraceError, analysed
 
+    names = " ".join(map(str, folders))
     try:
-        with analysed(" ".join(map(str, folders))):
+        with analysed(names):
             yield
     except (TraceError, AmbiguousCaseError) as error:
         raise UsageError(str(error)) from None
     except ValueError as error:
-        names = " ".join(map(str, folders))
         raise UsageError(f"{names}: {str(error).removeprefix(f'{names}: ')}") from None
 
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from hpcdl.exit_codes import USAGE
+from hpcdl import exit_codes
 from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, names, nearest, shortened
 
@@ -23,8 +23,7 @@ _MICROSECONDS: Final = {"us": 1, "ms": 10**3, "s": 10**6, "h": 3600 * 10**6, "d"
 class Command:
     """Declaration ``COMMAND`` of a file in ``hpcdl/commands``, which has the name of the command.
 
-    The file has two functions: ``arguments(parser)`` declares options; ``execute(options)`` runs the command and
-    returns the exit code.
+    Its functions: ``arguments(parser)`` declares options; ``execute(options)`` runs it and returns the exit code.
     """
 
     order: int
@@ -63,11 +62,9 @@ class Arguments(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
-        from hpcdl.exit_codes import message as visible_message
-
         if is_first(os.environ):
-            print(f"{self.prog}: {visible_message(message.removeprefix('argument '))}", file=sys.stderr)
-        self.exit(USAGE)
+            print(f"{self.prog}: {exit_codes.message(message.removeprefix('argument '))}", file=sys.stderr)
+        self.exit(exit_codes.USAGE)
 
     def check_options(self, words: Sequence[str]) -> None:
         """Refuse the first unknown long option before ``--``, before argparse reports missing arguments."""

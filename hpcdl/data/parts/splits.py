@@ -100,8 +100,7 @@ def in_memory_dataset(
 ) -> Dataset:
     """Return a dataset of images (n, H, W, C) and labels (n,) per split; the training split must not be empty.
 
-    Images are bytes or other numbers. Mean and deviation are the training split's. Raises DataError for an invalid
-    ``augmentation``.
+    Images are bytes or other numbers. Mean and deviation are those of training. DataError: wrong ``augmentation``.
     """
     height, width, channels = train[0].shape[1:]
     chosen = augmentation or Augmentation()
@@ -132,8 +131,7 @@ def _normalization(images: Array) -> PixelNormalization:
 def divided(where: object, images: int, name: str, share: object) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of training and test images, where a source states no split: ``share`` are test images.
 
-    The draw is always the same. Raises DataError, beginning with ``where``, for no or a wrong share, the setting
-    ``name``.
+    The draw is always the same. Raises DataError, beginning with ``where``, for a missing or wrong ``name``.
     """
     if share is None:
         raise DataError(f"{where}: states no test images; {name}=0.2 holds out a fifth of the images at random")
