@@ -72,12 +72,11 @@ def answer(findings: Findings) -> Answer | None:
         return None
     ranks = known[0].row.scale.record.ranks
     correlation = rank_correlation([n.intensity for n in known], [n.efficiency for n in known])
-    over = f"over {len(known)} networks"
-    measure = f"Spearman's correlation of both on {ranks} ranks is {bounded(*correlation)}, {over}"
+    measure = f"Spearman's correlation of both on {ranks} ranks is {bounded(*correlation)}"
     verb = "Arithmetic intensity " + ("decides" if correlation.low >= DECIDES else "does not decide")
     if correlation.low < DECIDES <= correlation.high:
         verb = "Not decided whether arithmetic intensity decides"
-    headline = f"{verb} the efficiency: {measure}."
+    headline = f"{verb} the efficiency: {measure}, over {len(known)} networks."
     if not math.isfinite(correlation.low):
         least = "Spearman's correlation needs at least four networks"
         headline = f"Not decided: {least}, and {len(known)} were replayed."

@@ -84,17 +84,15 @@ def _name(record: Record) -> str:
     return f"{record.collective} {name} {volume(record.message_bytes)}"
 
 
-def _difference(cost: Cost) -> str:
-    return "within noise" if cost.is_noise else seconds(cost.having.value - cost.without.value)
-
-
 COLUMNS: Final = (
     Column[Cost]("of", lambda cost: cost.of),
     Column[Cost]("case", lambda cost: _name(cost.record)),
     Column[Cost]("ranks", lambda cost: str(cost.record.ranks)),
     Column[Cost]("without", lambda cost: seconds(cost.without.value)),
     Column[Cost]("with", lambda cost: seconds(cost.having.value)),
-    Column[Cost]("difference", _difference),
+    Column[Cost](
+        "difference", lambda c: "within noise" if c.is_noise else seconds(c.having.value - c.without.value)
+    ),
     Column[Cost]("with / without", lambda cost: digits(cost.ratio.value), importance="answer"),
     Column[Cost]("95 %", lambda cost: interval(*cost.ratio[1:]), importance="answer"),
 )
