@@ -12,7 +12,6 @@ from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.claims import (
     ABSENT,
     BY_OTHERS,
-    DECIDE,
     MODEL,
     NO,
     OPEN,
@@ -66,13 +65,17 @@ def document(
     changed = [decision.verdict for decision in known if decision.is_surprising]
     usual = [decision for decision in every if not decision.is_surprising]
     listed = [_listed(decision) for word in (NO, OPEN) for decision in usual if decision.word == word]
+    assumed = []
+    for decision in (each for each in every if each.word == MODEL):
+        assumptions = dict.fromkeys(clause.clause.assumes for clause in decision.assumed)
+        assumed.append(f"{decision.verdict.sentence} It assumes: {'; '.join(assumptions)}.")
     absent = dict.fromkeys(
         clause.clause.run for decision in every for clause in decision.clauses if clause.verdict == ABSENT
     )
     commands = [f"hpcdl run suites/{run}.toml -o {folder}/{run}" for run in absent]
     sections = [
         Section("Failed or open", points=listed),
-        Section("Follows from the model", points=[_assumed(each) for each in every if each.word == MODEL]),
+        Section("Follows from the model", points=assumed),
         Section("No run: commands that make them", points=commands),
         *(_section(source, decisions, short) for source, decisions in zip(sources, shown, strict=True)),
     ]
@@ -96,12 +99,6 @@ def _listed(decision: Decision) -> str:
     """Return the sentence of a claim that fails or is open, its limit, and its place in the source."""
     limit = decision.deciding.clause.limit.replace("points", "percentage points") if decision.deciding else NONE
     return f"{decision.verdict.sentence} Claimed number: {limit}. Place in the source: {decision.claim.place}."
-
-
-def _assumed(decision: Decision) -> str:
-    """Return the sentence of a claim that follows from assumptions, with these."""
-    assumptions = dict.fromkeys(clause.clause.assumes for clause in decision.assumed)
-    return f"{decision.verdict.sentence} It assumes: {'; '.join(assumptions)}."
 
 
 def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Section:
@@ -128,5 +125,5 @@ def _cells(decision: ClauseDecision) -> Row:
     """Return cells of :data:`HEADER` but the first."""
     clause, (number, bounds) = decision.clause, decision.here
     by = f"{decision.means} ({'PICO' if clause.run == BY_OTHERS else f'run {clause.run}'})"
-    word = MODEL if decision.verdict != ABSENT and decision.kind not in DECIDE else decision.verdict
+    word = decision.verdict if decision.is_decided else MODEL
     return MARKED[word], number, clause.limit, bounds, clause.because or NONE, by, clause.could_fail or NONE

@@ -52,11 +52,6 @@ def verdict_page(findings: Findings, known: Answers | None = None) -> Section:
     points = [f"FAILED {failure}" for failure in failures(findings.records)] + without_result(findings.run)
     points += [*known.further[:FURTHER_SENTENCES], *failed_processes(findings.run)]
     warned = f"{plural(len(findings.warnings), 'warning')}." if findings.warnings else "No warnings."
-    paragraphs = [*filter(None, [headline]), f"{_state(findings)} {warned}"]
-    return Section("Verdict", paragraphs, points, badges=badges(basis or findings.records) if headline else ())
-
-
-def _state(findings: Findings) -> str:
     records, broken = findings.records, len(unfinished(findings.run))
     failed, lost, states = len(failures(records)) + broken, len(diverged(records)), []
     if failed:
@@ -65,7 +60,8 @@ def _state(findings: Findings) -> str:
         states.append(f"INCOMPLETE: {plural(len(records), 'case')} finished, others are missing.")
     if lost:
         states.append(f"DIVERGED: {plural(lost, 'case')} of {len(records)}.")
-    return " ".join(states) or "Nothing failed."
+    paragraphs = [*filter(None, [headline]), " ".join([*(states or ["Nothing failed."]), warned])]
+    return Section("Verdict", paragraphs, points, badges=badges(basis or findings.records) if headline else ())
 
 
 VERDICT: Final = Declaration(0, verdict_page, name="verdict")

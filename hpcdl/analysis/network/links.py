@@ -68,8 +68,7 @@ class Links(HostTimes):
     @property
     def rates(self) -> Matrix:
         """Bytes per second in each direction, both at once; NaN where there is no time."""
-        size = float(self.record.message_bytes or 0)
-        return size / self.seconds
+        return float(self.record.message_bytes or 0) / self.seconds
 
     @cached_property
     def speed(self) -> Matrix:
@@ -218,14 +217,11 @@ def departures(record: Record) -> dict[int, tuple[float, float]]:
 
     That is the geometric mean of its departures, if it departed each time; otherwise the least, at least 1.
     """
-    listed = json.loads(record.measured_again or "[]")
-    return {int(item): (float(values[0]), _settled(values)) for item, *values in listed}
-
-
-def _settled(values: Sequence[float]) -> float:
-    if min(values) <= DEPARTS:
-        return max(1.0, min(values))
-    return float(np.exp(np.mean(np.log(values))))
+    found = {}
+    for item, *values in json.loads(record.measured_again or "[]"):
+        least, mean = min(values), float(np.exp(np.mean(np.log(values))))
+        found[int(item)] = float(values[0]), max(1.0, least) if least <= DEPARTS else mean
+    return found
 
 
 def links(run: Run) -> list[Links]:

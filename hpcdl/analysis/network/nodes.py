@@ -12,7 +12,6 @@ from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.differences import Matrix, Vector
 from hpcdl.analysis.statistics.estimates import Interval, share_interval
-from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import Run
 
 
@@ -76,11 +75,11 @@ def slow_hosts(cases: Sequence[Nodes]) -> dict[str, tuple[Interval, list[Nodes]]
 
 def _pooled(cases: Sequence[Nodes]) -> dict[str, tuple[Interval, list[tuple[Interval, Nodes]]]]:
     """Return by host its speed over all cases, and in each case."""
-    shares = [
-        (name, share, nodes) for nodes in cases for name, share in zip(nodes.names, nodes.shares(), strict=False)
-    ]
+    shares = (
+        (name, (share, nodes)) for nodes in cases for name, share in zip(nodes.names, nodes.shares(), strict=False)
+    )
     pooled = {}
-    for name, of_host in group_by_key((name, (share, nodes)) for name, share, nodes in shares).items():
+    for name, of_host in group_by_key(shares).items():
         mean = math.exp(float(np.mean([math.log(share.value) for share, _ in of_host])))
         samples = np.concatenate([nodes.samples[:, nodes.names.index(name)] for _, nodes in of_host])
         pooled[name] = share_interval(mean, samples, max(len(nodes.names) for _, nodes in of_host)), of_host
@@ -104,21 +103,15 @@ def nodes(run: Run) -> list[Nodes]:
         if record.kind == "node" and not record.error and len(case.steps):
             hosts = run.hosts_of(index) or [str(rank) for rank in range(record.ranks)]
             names, passed = list(dict.fromkeys(hosts)), []
-            seconds = _seconds(record, case.steps, hosts)
+            durations = case.steps["end"] - case.steps["begin"]
+            by_rank = [durations[case.steps["rank"] == rank][record.warmup_steps :] for rank in range(len(hosts))]
+            of_hosts = ([by_rank[rank] for rank, host in enumerate(hosts) if host == name] for name in names)
+            seconds = np.stack([np.max(of_host, axis=0) for of_host in of_hosts], axis=1) * 1e-9
             for rank, (first, settled) in departures(record).items():
                 seconds[:, names.index(hosts[rank])] *= settled / first
                 passed += [hosts[rank]] if settled < 1 / SLOW <= first else []
             measured.append(Nodes(record, hosts, seconds, disturbance(case.ranks).cause, tuple(passed)))
     return measured
-
-
-def _seconds(record: Record, steps: Rows, hosts: Sequence[str]) -> Matrix:
-    """(repetitions, hosts) times of the slowest rank of each host after the warm-up."""
-    names = list(dict.fromkeys(hosts))
-    by_rank = [(steps["end"] - steps["begin"])[steps["rank"] == rank] for rank in range(len(hosts))]
-    kept = [times[record.warmup_steps :] * 1e-9 for times in by_rank]
-    slowest = [np.max([kept[rank] for rank, host in enumerate(hosts) if host == name], axis=0) for name in names]
-    return np.stack(slowest, axis=1)
 
 
 Compared = TypeVar("Compared", Links, Nodes)

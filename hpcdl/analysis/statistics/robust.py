@@ -104,11 +104,9 @@ def usual_variance(values: Matrix) -> Variance:
     """
     freedom = np.isfinite(values).sum(axis=1) - 1.0
     enough = freedom >= 5
-    if enough.sum() < SERIES:
-        return Variance(0.0, 0.0)
     values, freedom = values[enough], freedom[enough]
     variance = np.nanvar(values, axis=1, ddof=1)
-    if not (variance > 0).all():
+    if len(values) < SERIES or not (variance > 0).all():
         return Variance(0.0, 0.0)
     logarithms = np.log(variance) + 1 / freedom
     middle = float(np.median(logarithms))

@@ -36,13 +36,7 @@ from statistics import median
 from typing import Final
 
 from hpcdl.analysis.run.record import Mark, Record
-from hpcdl.analysis.statistics.estimates import (
-    NOTHING,
-    Interval,
-    bounded_exp,
-    mean_interval,
-    proportion_interval,
-)
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp, mean_interval, proportion_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.published_results import number
@@ -227,6 +221,11 @@ class ClauseDecision:
         return Kind.TRAINED if is_trained else Kind.MODEL
 
     @property
+    def is_decided(self) -> bool:
+        """False if it follows from assumptions."""
+        return self.verdict == ABSENT or self.kind in DECIDE
+
+    @property
     def means(self) -> str:
         """Its kind, with the flags of its records."""
         if math.isnan(self.value.value):
@@ -244,12 +243,12 @@ class Decision:
     @property
     def decided(self) -> list[ClauseDecision]:
         """The clauses that a measurement or a training decides, and those without a run."""
-        return [clause for clause in self.clauses if clause.verdict == ABSENT or clause.kind in DECIDE]
+        return [clause for clause in self.clauses if clause.is_decided]
 
     @property
     def assumed(self) -> list[ClauseDecision]:
         """The clauses that follow from assumptions."""
-        return [clause for clause in self.clauses if clause not in self.decided]
+        return [clause for clause in self.clauses if not clause.is_decided]
 
     @property
     def word(self) -> str:
@@ -355,7 +354,10 @@ def decide(claim: Claim, records: Mapping[str, Sequence[Record]]) -> Decision:
 
 def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
     cases = [case for case in (clause.case, clause.by or clause.minus) if case is not None]
-    same = [[record for record in records if _belongs(record, case)] for case in cases]
+    same = [
+        [record for record in records if all(str(record.stated(key)) == str(case[key]) for key in case)]
+        for case in cases
+    ]
     sides = [[(one, n) for one in found if (n := _number(clause.field, one)) is not None] for found in same]
     value = _compared(clause, sides)
     if math.isnan(value.value):
@@ -372,10 +374,6 @@ def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
         "no interval": measured and not clause.is_seeded and value.low == value.high,
     }
     return ClauseDecision(clause, value, shown, next((doubt for doubt in doubts if doubts[doubt]), ""))
-
-
-def _belongs(record: Record, case: JsonMapping) -> bool:
-    return all(str(record.stated(key)) == str(case[key]) for key in case)
 
 
 def _number(field: str, record: Record) -> float | None:

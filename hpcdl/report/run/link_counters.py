@@ -66,8 +66,8 @@ def troubles(counters: LinkCounters) -> dict[Counter, int]:
 
 def _limit(counter: str) -> tuple[float, int]:
     """Return a counter's usual growth: for each packet, and at most always."""
-    rows = (row for row in LIMITS if row[0] == kind_of(counter) and re.search(row[1], counter.lower()))
-    return next((per_packet, always) for _, _, per_packet, always in rows)
+    kind, name = kind_of(counter), counter.lower()
+    return next(row[2:] for row in LIMITS if row[0] == kind and re.search(row[1], name))
 
 
 def _carried(counters: Mapping[str, int | None]) -> float:

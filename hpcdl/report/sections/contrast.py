@@ -282,15 +282,12 @@ def _against(compare: Compare, group: Mapping[str, Side]) -> list[Pair]:
         middles = [sign * (Scale(side.records).median(quantity) or math.inf) for side in sides]
         sides = [sides[place] for place in np.argsort(middles, kind="stable")]
     first, *others = sides
-    key, record = compare.key, first.records[0]
-    apart = [other for other in others if not _is_same_program(key, record, other.records[0])]
+    key, record, apart = compare.key, first.records[0], others
+    if record.ranks == 1:  # the network makes no difference, nor does the aggregation
+        is_method, is_network = role_of(key) == "method", key == "network"
+        apart = [o for o in others if not (is_network or (is_method and record.method == o.records[0].method))]
     every = [Pair(key, "", first, other, measure, _size(first, other, quantity), len(others)) for other in apart]
     return [pair for pair in every if math.isfinite(pair.size.value)]
-
-
-def _is_same_program(key: str, record: Record, other: Record) -> bool:
-    """Return True if the key makes no difference on one rank: the network, or the aggregation."""
-    return record.ranks == 1 and (key == "network" or (role_of(key) == "method" and record.method == other.method))
 
 
 def _size(first: Side, other: Side, quantity: Quantity[Any]) -> Interval:

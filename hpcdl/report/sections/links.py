@@ -54,7 +54,6 @@ def pairwise_page(findings: Findings) -> Section:
 
 PAIRWISE: Final = Declaration(120, pairwise_page, compares=True)
 
-
 MAX_RANKS: Final = 48
 """Ranks of a map, at most; more share rows and columns."""
 SMALL: Final = 4096
@@ -99,8 +98,16 @@ NOTE: Final = (
 
 
 def page(findings: Findings) -> Section:
-    """Return a map per case, and the range over its pairs."""
-    tables = [Table(_title(links), *_map(links)) for links in findings.links]
+    """Return a map per case, of many ranks each one's least, median and most, and the range over its pairs."""
+    tables = []
+    for links in findings.links:
+        is_small = (links.record.message_bytes or 0) < SMALL
+        shown, values = (seconds, links.seconds) if is_small else (rate, links.rates)
+        header = ("rank", *map(str, range(len(values))))
+        if len(values) > WIDEST:
+            header, values = ("rank", "least", "median", "most"), np.nanquantile(values, [0, 0.5, 1], axis=1).T
+        rows = [(str(rank), *map(shown, row)) for rank, row in enumerate(values.tolist())]
+        tables.append(Table(_title(links), header, rows))
     points = [_range(links, findings.usable_cores) for links in findings.links if len(links.seconds) > 2]
     return Section("Hosts and links", [NOTE] if tables else [], points, tables)
 
@@ -108,15 +115,6 @@ def page(findings: Findings) -> Section:
 def _title(links: Links) -> str:
     pattern = str(links.record.pattern).replace("_", " ")
     return f"{pattern}, {len(links.seconds)} ranks, {volume(links.record.message_bytes)}"
-
-
-def _map(links: Links) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return header and rows: the map itself, or of many ranks each one's slowest, median and fastest link."""
-    shown, values = (seconds, links.seconds) if (links.record.message_bytes or 0) < SMALL else (rate, links.rates)
-    header = ("rank", *map(str, range(len(values))))
-    if len(values) > WIDEST:
-        header, values = ("rank", "least", "median", "most"), np.nanquantile(values, [0, 0.5, 1], axis=1).T
-    return header, [(str(rank), *map(shown, row)) for rank, row in enumerate(values.tolist())]
 
 
 def _range(links: Links, cores: float | None) -> str:
@@ -189,6 +187,4 @@ def _speed(first: Interval, *others: Interval) -> str:
 
 
 LINKS: Final = Declaration(10, page, answer=answer, figures=(link_map,))
-
-
 COUNTERS: Final = Declaration(905, lambda findings: link_counters.section(findings.run.environment), rows=EVIDENCE)

@@ -5,7 +5,7 @@ from typing import Final
 
 from hpcdl.analysis.network.links import HostTimes
 from hpcdl.analysis.network.nodes import SLOW, Nodes, least_slowness, slow_hosts, undisturbed
-from hpcdl.report.formats.cells import bounded, digits, listed, percent, rate
+from hpcdl.report.formats.cells import bounded, digits, listed, percent, plural, rate
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.run import draining
@@ -36,7 +36,7 @@ def page(findings: Findings) -> Section:
     tables = []
     for pattern in ("alone", "together"):
         cases = [nodes for nodes in findings.nodes if nodes.record.pattern == pattern]
-        ordered = dict.fromkeys(nodes.names[host] for nodes in cases for host in _by_speed(nodes))
+        ordered = dict.fromkeys(name for nodes in cases for name in _slowest_first(nodes))
         rows = [(host, *(cell for nodes in cases for cell in _cells(nodes, host))) for host in ordered]
         header = ["host", *(work_name(nodes) + column for nodes in cases for column in ("", " speed"))]
         if cases:
@@ -44,9 +44,9 @@ def page(findings: Findings) -> Section:
     return Section("Nodes", [NOTE] if tables else [], passing(findings), tables)
 
 
-def _by_speed(nodes: Nodes) -> list[int]:
-    shares = [share.value for share in nodes.shares()]
-    return sorted(range(len(shares)), key=lambda host: shares[host]) or list(range(len(nodes.names)))
+def _slowest_first(nodes: Nodes) -> list[str]:
+    shares = dict(zip(nodes.names, nodes.shares(), strict=False))
+    return sorted(shares, key=lambda name: shares[name].value) or nodes.names
 
 
 def _cells(nodes: Nodes, host: str) -> tuple[str, str]:
@@ -95,10 +95,9 @@ def passing(findings: Findings) -> list[str]:
     hosts = {host for nodes in counted(findings) for host in nodes.passed}
     pairs = {pair for links in findings.links for pair in links.passed}
     names = [f"{len(hosts)} of the hosts" if len(hosts) > 3 else listed(sorted(hosts))] if hosts else []
-    names += [f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''} of ranks"] if pairs else []
-    if not names:
-        return []
-    return [f"Slow once, but not when measured again a second later, and so no finding: {listed(names)}."]
+    names += [f"{plural(len(pairs), 'pair')} of ranks"] if pairs else []
+    sentence = f"Slow once, but not when measured again a second later, and so no finding: {listed(names)}."
+    return [sentence] if names else []
 
 
 def answer(findings: Findings) -> Answer | None:

@@ -113,13 +113,12 @@ def memory_page(findings: Findings) -> Section:
     """Return one table per problem; methods that are all alike have one row."""
     known = partial(largest_first, quantity=Record.memory_bytes_per_rank)
     section = per_setting(findings, "Memory and consensus", MEMORY, known, MEMORY_NOTE, "most memory first")
-    return replace(section, tables=[_joined(table) for table in section.tables])
-
-
-def _joined(table: Table) -> Table:
-    if len(table.rows) == 1 or len({row[2:] for row in table.rows}) > 1:
-        return table
-    return replace(table, rows=[(f"all {len(table.rows)}", NONE, *table.rows[0][2:])]).without_empty()
+    tables = list[Table]()
+    for table in section.tables:
+        are_alike = len(table.rows) > 1 and len({row[2:] for row in table.rows}) == 1
+        one_row = [(f"all {len(table.rows)}", NONE, *table.rows[0][2:])]
+        tables.append(replace(table, rows=one_row).without_empty() if are_alike else table)
+    return replace(section, tables=tables)
 
 
 MEMORY_AND_CONSENSUS: Final = Declaration(90, memory_page, rows=EVIDENCE)

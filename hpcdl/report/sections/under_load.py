@@ -155,68 +155,56 @@ def _columns(heading: str, value: Callable[[Measured], Interval], shown: Text) -
     """Return the columns of a number and of its interval over launches."""
     return [
         Column(heading, lambda case: shown(value(case).value), importance="answer"),
-        Column("95 %", lambda case: interval(value(case).low, value(case).high, shown), importance="answer"),
+        Column("95 %", lambda case: interval(*value(case)[1:], shown), importance="answer"),
     ]
 
 
 def _declared(
     pattern: str,
     order: int,
-    texts: tuple[str, str],
+    title: str,
+    note: str,
     columns: Sequence[Column[Measured]],
     sentence: Callable[[Measured], str],
     *,
     smallest_first: bool = False,
 ) -> Declaration:
-    """Return the section of a pattern; ``texts``: title and note; ``sentence``: on a case, the largest first."""
+    """Return the section of a pattern; ``sentence``: on a case, the largest first."""
 
     def page(findings: Findings) -> Section:
         cases = measured(findings, pattern)
         tables = [table((*SHARED, *columns), cases)] if cases else []
-        return Section(texts[0], [texts[1]] if cases else [], tables=tables)
+        return Section(title, [note] if cases else [], tables=tables)
 
     def answer(findings: Findings) -> Answer | None:
         cases = measured(findings, pattern)
-        said = [*map(sentence, cases if smallest_first else cases[::-1])]
+        said = [sentence(case) for case in (cases if smallest_first else cases[::-1])]
         basis = [record for record in findings.records if record.pattern == pattern]
         return Answer(said[0], said[1:], basis) if said else None
 
-    answer.__doc__ = sentence.__doc__
     return Declaration(order, page, answer=answer, name=pattern)
-
-
-RANDOM_PAIRS_NOTE: Final = (
-    "All ranks exchange messages in pairs at once, in several random matchings (effective bisection bandwidth). "
-    "Rates are of one direction. A host is slow under load below 85 % of the others' rate."
-)
-INCAST_NOTE: Final = (
-    "All other ranks send to rank 0 at once. Rate: of all messages at the receiver. Fairness: Jain's index of the "
-    "senders' rates, 1 if they are equal."
-)
-MESSAGE_RATE_NOTE: Final = (
-    "Each rank of one half sends windows of messages to one of the other half, as osu_mbw_mr does."
-)
-CONGESTOR_NOTE: Final = (
-    "Even ranks run an allreduce of 8 bytes, alone and while odd ranks exchange messages of the size in pairs. "
-    "Numbers are times beside the traffic / times alone (the congestion impact of GPCNeT)."
-)
-
-
-def _slow_hosts(case: Measured) -> str:
-    return ", ".join(f"{host} {percent(share.value)}" for host, share in slow_under_load(case))
 
 
 RANDOM_PAIRS: Final = _declared(
     "random_pairs",
     121,
-    ("Random pairs", RANDOM_PAIRS_NOTE),
-    [*_columns("rate of the median pair", pair_rate, rate), Column("slow hosts", _slow_hosts)],
+    "Random pairs",
+    "All ranks exchange messages in pairs at once, in several random matchings (effective bisection bandwidth). "
+    "Rates are of one direction. A host is slow under load below 85 % of the others' rate.",
+    [
+        *_columns("rate of the median pair", pair_rate, rate),
+        Column(
+            "slow hosts", lambda case: ", ".join(f"{host} {percent(s.value)}" for host, s in slow_under_load(case))
+        ),
+    ],
     random_pairs_answer,
 )
 INCAST: Final = _declared(
     "incast",
     122,
-    ("Incast", INCAST_NOTE),
+    "Incast",
+    "All other ranks send to rank 0 at once. Rate: of all messages at the receiver. Fairness: Jain's index of the "
+    "senders' rates, 1 if they are equal.",
     [
         *_columns("rate at the receiver", incast_rate, rate),
         Column("fairness", lambda case: digits(case.record.fairness)),
@@ -226,7 +214,8 @@ INCAST: Final = _declared(
 MESSAGE_RATE: Final = _declared(
     "message_rate",
     123,
-    ("Message rate", MESSAGE_RATE_NOTE),
+    "Message rate",
+    "Each rank of one half sends windows of messages to one of the other half, as osu_mbw_mr does.",
     [
         Column("window", lambda case: str(case.record.spec.window)),
         *_columns("messages per second", messages_per_second, digits),
@@ -238,7 +227,9 @@ MESSAGE_RATE: Final = _declared(
 CONGESTOR: Final = _declared(
     "congestor",
     124,
-    ("Allreduce beside bulk traffic", CONGESTOR_NOTE),
+    "Allreduce beside bulk traffic",
+    "Even ranks run an allreduce of 8 bytes, alone and while odd ranks exchange messages of the size in pairs. "
+    "Numbers are times beside the traffic / times alone (the congestion impact of GPCNeT).",
     [
         *_columns("p99", lambda case: slowdown(case, P99), digits),
         *_columns("p50", lambda case: slowdown(case, P50), digits),

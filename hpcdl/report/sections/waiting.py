@@ -2,26 +2,16 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from hpcdl.analysis.network.nodes import Nodes, slow_hosts
+from hpcdl.analysis.network.nodes import slow_hosts
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
-from hpcdl.report.formats.cells import (
-    NONE,
-    Number,
-    digits,
-    interval,
-    listed,
-    percent,
-    plural,
-    seconds,
-    sentence,
-)
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, percent, plural, seconds, sentence
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, one_table
@@ -89,7 +79,9 @@ def stragglers_page(findings: Findings) -> Section:
         Column("ranks", lambda pair: str(pair.record.ranks)),
         Column("images/s without", lambda pair: digits(pair.without)),
         Column("with", lambda pair: digits(pair.having)),
-        Column("with / without", _with_by_without, importance="answer"),
+        Column(
+            "with / without", lambda p: digits(p.ratio.value) + " DISTURBED" * p.disturbed, importance="answer"
+        ),
         Column("95 %", lambda pair: interval(*pair.ratio[1:]), importance="answer"),
         Column("late rank", lambda pair: NONE if pair.late is None else str(pair.late)),
     ]
@@ -97,10 +89,6 @@ def stragglers_page(findings: Findings) -> Section:
         "With / without: throughput with the straggler / without it. Throughput: all measured images / their time."
     )
     return one_table("Stragglers", columns, pairs, note, left=2, order="most throughput kept first")
-
-
-def _with_by_without(pair: Slowed) -> str:
-    return digits(pair.ratio.value) + " DISTURBED" * pair.disturbed
 
 
 def stragglers_answer(findings: Findings) -> Answer | None:
@@ -243,18 +231,12 @@ def answer(findings: Findings) -> Answer | None:
         by = " to ".join(dict.fromkeys((seconds(min(times)), seconds(max(times)))))
         count = "all" if len(times) == len(cases) else f"{len(times)} of"
         where = f" in {count} {len(cases)} cases" if len(cases) > 1 else ""
-        reason = _reason(name, slow)
+        reason = "other ranks wait for this rank, not for its links"
+        host = name.partition(" on ")[2]
+        if host in slow:
+            reason += f"; {host} computes at {percent(slow[host][0].value)} of the other hosts' speed"
         lines.append(sentence(f"{name} is late by {by} per step{where}: {reason}"))
     return Answer(lines[0], lines[1:]) if lines else None
-
-
-def _reason(name: str, slow: Mapping[str, tuple[Interval, Sequence[Nodes]]]) -> str:
-    """Return why other ranks wait for the rank ``name``; ``slow``: the hosts that compute slowly."""
-    reason = "other ranks wait for this rank, not for its links"
-    host = name.partition(" on ")[2]
-    if host not in slow:
-        return reason
-    return f"{reason}; {host} computes at {percent(slow[host][0].value)} of the other hosts' speed"
 
 
 WAITING: Final = Declaration(115, page, rows=EVIDENCE, answer=answer)
