@@ -1,5 +1,6 @@
 """Bine and Swing: who exchanges what with whom, as the papers and the authors' code (PICO's libbine, MIT) have it."""
 
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -15,11 +16,7 @@ from hpcdl.fabric.virtual.simulated import simulated
 
 RHOS = [1, -1, 3, -5, 11, -21]
 """Distances of libbine's ``pi``."""
-REMAP = {
-    4: [0, 2, 3, 1],
-    8: [0, 4, 6, 1, 3, 7, 5, 2],
-    16: [0, 8, 12, 2, 5, 14, 9, 7, 3, 11, 15, 1, 6, 13, 10, 4],
-}
+REMAP = {4: [0, 2, 3, 1], 8: [0, 4, 6, 1, 3, 7, 5, 2], 16: [0, 8, 12, 2, 5, 14, 9, 7, 3, 11, 15, 1, 6, 13, 10, 4]}
 """libbine's ``remap_rank``: the block that a rank has after the reduce-scatter."""
 
 
@@ -79,18 +76,15 @@ def test_two_dimensions_take_turns_and_ports_begin_in_each():
 def test_a_torus_sums_on_any_ports(optimal):
     for sides, ports in (([16], 1), ([4, 4], 4), ([2, 8], 3), ([1, 2, 4], 6), ([1], 2)):
         rows, expected = operands(prod(sides), 203)
-        settings = {"sides": sides, "ports": ports, "optimal": optimal}
-        in_process(len(rows), 5).run(
-            lambda comm, rows=rows, settings=settings: scheme("swing")(comm, rows[comm.rank], **settings)
-        )
+        swing = partial(scheme("swing"), sides=sides, ports=ports, optimal=optimal)
+        in_process(len(rows), 5).run(lambda comm, rows=rows, swing=swing: swing(comm, rows[comm.rank]))
         assert (rows == expected).all(), f"{sides}, {ports} ports"
 
 
 def test_sides_that_are_no_powers_of_two_or_not_of_these_ranks_are_refused():
     for sides in ([3, 3], [2, 4], [], [-3, -3]):
-        with pytest.raises(
-            ValueError, match=r"^sides = \[.*\] with 9 ranks: must be powers of two with this product$"
-        ):
+        message = r"^sides = \[.*\] with 9 ranks: must be powers of two with this product$"
+        with pytest.raises(ValueError, match=message):
             in_process(9).run(lambda comm, sides=sides: scheme("swing")(comm, np.zeros(4), sides=sides))
 
 
@@ -99,7 +93,6 @@ def test_whole_vectors_along_a_tree_on_any_ranks(collective):
     for ranks in (1, 2, 3, 6, 7, 16, 23):
         rows, _ = operands(ranks, 11)
         buffers = rows.copy()
-        in_process(ranks, 2).run(
-            lambda comm, to=buffers: called(collective, "bine", comm, to[comm.rank], optimal="latency")
-        )
+        tree = partial(called, collective, "bine", optimal="latency")
+        in_process(ranks, 2).run(lambda comm, tree=tree, to=buffers: tree(comm, to[comm.rank]))
         assert as_wanted(collective, buffers, rows), f"{ranks} ranks"

@@ -1,5 +1,7 @@
 """Collectives of all schemes: results as in MPI."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from contract.aggregations import IN_SEGMENTS, ON_HOSTS, OTHERS, called, called_out_of_place
@@ -40,10 +42,9 @@ def test_an_out_of_place_operand_does_not_change(collective, name, ranks):
     for length in lengths(collective, ranks):
         rows, _ = operands(ranks, length)
         given, results = rows.copy(), np.full_like(rows, np.nan)
+        call = partial(called_out_of_place, collective, name)
         in_process(ranks).run(
-            lambda comm, given=given, results=results: called_out_of_place(
-                collective, name, comm, given[comm.rank], results[comm.rank]
-            )
+            lambda comm, call=call, of=given, to=results: call(comm, of[comm.rank], to[comm.rank])
         )
         assert as_wanted(collective, results, rows), f"{length} elements"
         assert (given == rows).all()
@@ -63,9 +64,8 @@ def test_segments_of_any_length(collective, name, ranks, segment_bytes):
     for length in (0, 1, 307):
         rows, _ = operands(ranks, length)
         buffers = rows.copy()
-        in_process(ranks, 1).run(
-            lambda comm, to=buffers: called(collective, name, comm, to[comm.rank], segment_bytes=segment_bytes)
-        )
+        call = partial(called, collective, name, segment_bytes=segment_bytes)
+        in_process(ranks, 1).run(lambda comm, call=call, to=buffers: call(comm, to[comm.rank]))
         assert as_wanted(collective, buffers, rows), f"{length} elements"
 
 

@@ -1,5 +1,6 @@
 """Costs stated in docstrings equal the counted messages and bytes and the virtual time."""
 
+from itertools import product
 from math import ceil, log2
 
 import numpy as np
@@ -21,9 +22,8 @@ from hpcdl.fabric.virtual.simulated import simulated
 SEVERAL_RANKS = RANKS.filter(lambda ranks: ranks > 1)
 ALLREDUCES = [name for name in registry.names("aggregation") if name not in {*UNCOSTED, *SPARSE}]
 COSTED = [("allreduce", name) for name in ALLREDUCES] + [(one, name) for one, name in OTHERS if name not in NATIVE]
-SET = [
-    ("allreduce", name, {"ranks_per_node": size}) for name in ("hierarchical", "leader") for size in (1, 3, 4, 100)
-]
+NODES = product(("hierarchical", "leader"), (1, 3, 4, 100))
+SET = [("allreduce", name, {"ranks_per_node": size}) for name, size in NODES]
 SET += [(*one, {"optimal": "latency"}) for one in COSTED if "optimal" in registry.settings_of(offered(*one))]
 COUNTED = [(*one, {}) for one in COSTED] + SET + [("allreduce", "swing", {"ports": 2})]
 COUNTED += [("allreduce", name, {"segment_bytes": 128}) for name in SEGMENTED]
@@ -124,15 +124,13 @@ def test_double_tree_s_time_has_bounds(ranks, segments, network):
 
 @pytest.mark.parametrize(("ranks", "rows"), [(6, 1), (6, 2), (6, 3), (16, 2), (12, 12)])
 def test_a_torus_of_given_rows(ranks, rows):
-    payload, network = phantom(6400 * ranks), NETWORKS["gemini"]
+    torus, network = scheme("torus"), NETWORKS["gemini"]
+    payload, link, own = phantom(6400 * ranks), network.link, {"rows": rows}
     world = simulated(ranks, network)
-    world.run(lambda comm: scheme("torus")(comm, payload, rows=rows))
-    formulas = cost.costs(scheme("torus"), {"rows": rows})
-    assert max(world.messages) == cost.cost(formulas["Messages, busiest rank"], ranks, payload.nbytes)
-    link = network.link
-    stated = cost.time(
-        scheme("torus"), ranks, payload.nbytes, link.alpha, link.beta, network.gamma, {"rows": rows}
-    )
+    world.run(lambda comm: torus(comm, payload, **own))
+    messages = cost.costs(torus, own)["Messages, busiest rank"]
+    assert max(world.messages) == cost.cost(messages, ranks, payload.nbytes)
+    stated = cost.time(torus, ranks, payload.nbytes, link.alpha, link.beta, network.gamma, own)
     assert world.now == pytest.approx(stated, rel=1e-9)
 
 

@@ -116,9 +116,8 @@ def test_gtopk_is_a_tree_of_top_k_sums():
 
 def test_ok_topk_has_the_largest_of_the_exact_sums():
     for ranks in RANKS:
-        given = [
-            Sparse(one.indices, one.values + np.float32(1 / 7) * one.indices) for one in drawn(ranks, 3000, 80)
-        ]
+        rows = drawn(ranks, 3000, 80)
+        given = [Sparse(one.indices, one.values + np.float32(1 / 7) * one.indices) for one in rows]
         found, _ = summed("ok_topk", given, 3000)
         wanted = np.sort(np.abs(exact(given, 3000)))[::-1][:80]
         assert np.allclose(np.sort(np.abs(found[0].total.values))[::-1], wanted, rtol=1e-5)

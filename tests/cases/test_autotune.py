@@ -35,11 +35,8 @@ def test_candidates_sum_on_any_ranks_of_the_host():
         assert traits.memory != "device"
         assert not (traits.composite or traits.adaptive)
     assert {"ring", "native", "two_shot"} <= set(candidates())
-    assert (
-        {"ring", "two_shot"}
-        <= set(candidates(simulated=True))
-        == {name for name in candidates() if not registry.traits("aggregation", name, Aggregation).native}
-    )
+    own = {name for name in candidates() if not registry.traits("aggregation", name, Aggregation).native}
+    assert {"ring", "two_shot"} <= set(candidates(simulated=True)) == own
 
 
 def test_a_size_takes_the_fastest_by_lines_between_and_beyond_the_measured_ones():
@@ -94,20 +91,8 @@ def test_without_choices_a_rule_of_thumb(size):
     assert counted[0] == counted[1]
 
 
-TABLE = """
-[[rule]]
-ranks = 2
-from_bytes = 64
-aggregation = "ring"
-[[rule]]
-ranks = 2
-from_bytes = 4096
-aggregation = "native"
-[[rule]]
-ranks = 8
-from_bytes = 8
-aggregation = "butterfly"
-"""
+RULE = '[[rule]]\nranks = {}\nfrom_bytes = {}\naggregation = "{}"\n'
+TABLE = RULE.format(2, 64, "ring") + RULE.format(2, 4096, "native") + RULE.format(8, 8, "butterfly")
 
 
 def test_a_table_has_the_schemes_of_the_nearest_number_of_ranks(tmp_path):
@@ -133,7 +118,7 @@ def test_a_table_has_the_schemes_of_the_nearest_number_of_ranks(tmp_path):
         ("rule = 3", "is no table of hpcdl tune"),
         ("", "is no table of hpcdl tune"),
         ("rule = []", "is no table of hpcdl tune"),
-        ("[[rule]]\nranks = 'two'\nfrom_bytes = 1\naggregation = 'ring'", "is no table of hpcdl tune"),
+        (RULE.format("'two'", 1, "ring"), "is no table of hpcdl tune"),
     ],
 )
 def test_a_bad_table_is_refused(tmp_path, text, message):

@@ -25,6 +25,7 @@ TUNE = {"tune": {"trials": 2, "learning_rate": [0.01, 0.1]}}
 TREE = {"name": "fat_tree", "hosts": [2, 4]}
 UPDATING = {"training": {"name": "layerwise", "updates": "server"}, "aggregation": "tree"}
 NATIVE = {"name": "hierarchical", "outer": "native"}
+MOMENTUM = {"name": "sgd", "momentum": 0.9}
 
 EXAMPLES = [
     # key of the row, kind of case, keys
@@ -86,11 +87,7 @@ EXAMPLES = [
     ("compression", "train", {**DEVICE, "compression": "qsgd", "aggregation": "allgather"}),
     ("compression", "train", {**DEVICE, "compression": "fp16", "training": "asynchronous"}),
     ("compression", "train", {"compression": "fp16", "dtype": "float16"}),
-    (
-        "compression",
-        "train",
-        {"compression": "dgc", "aggregation": "bruck", "optimizer": {"name": "sgd", "momentum": 0.9}},
-    ),
+    ("compression", "train", {"compression": "dgc", "aggregation": "bruck", "optimizer": MOMENTUM}),
     ("compression", "train", {"compression": "fp16", "aggregation": "none"}),
     ("compression", "train", {"compression": {"name": "fp16", "warmup_steps": 3}}),
     ("compression", "train", {"compression": "fp16", "aggregation": "gtopk"}),
@@ -127,11 +124,9 @@ EXAMPLES = [
 def _device(monkeypatch):
     """Let ``backend = "cupy"`` be on a device without one."""
     for kind in ("train", "collective"):
-        spec = module_of(kind).SPEC
-        kernels = property(
-            lambda case: replace(backend("numpy"), device=object() if case.backend.name == "cupy" else None)
-        )
-        monkeypatch.setattr(spec, "kernels", kernels)
+        device = lambda case: object() if case.backend.name == "cupy" else None
+        kernels = property(lambda case, device=device: replace(backend("numpy"), device=device(case)))
+        monkeypatch.setattr(module_of(kind).SPEC, "kernels", kernels)
 
 
 def spec_of(kind, **changed):
@@ -155,24 +150,18 @@ def test_a_row_refuses_its_example():
 
 
 def test_a_refusal_shows_values_and_names_the_remedy():
-    case = spec_of("train", mesh={"model": 2}, aggregation="none")
-    assert re.match(
-        "mesh: aggregation 'none' cannot be used with model parallelism: .*; choose one that sums$",
-        refused("train", case)[0],
-    )
-    case = spec_of("train", shares={"weights": [3, 1]}, training="sandblaster")
-    assert re.match(
-        "shares: this key cannot be used with training 'sandblaster': .*; choose another strategy$",
-        refused("train", case, ["shares"])[0],
-    )
+    message, *_ = refused("train", spec_of("train", **MODEL, aggregation="none"))
+    about = "mesh: aggregation 'none' cannot be used with model parallelism"
+    assert re.match(f"{about}: .*; choose one that sums$", message)
+    message, *_ = refused("train", spec_of("train", **SHARES, training="sandblaster"), ["shares"])
+    about = "shares: this key cannot be used with training 'sandblaster'"
+    assert re.match(f"{about}: .*; choose another strategy$", message)
 
 
 @pytest.mark.parametrize("compressor", registry.names("compression"))
 def test_a_device_takes_the_compressors_that_declare_it(compressor):
-    gathered = not hasattr(registry.find("compression", compressor), "rounds")
-    case = spec_of(
-        "train", backend="cupy", compression=compressor, aggregation="allgather" if gathered else "ring"
-    )
+    scheme = "ring" if hasattr(registry.find("compression", compressor), "rounds") else "allgather"
+    case = spec_of("train", **DEVICE, compression=compressor, aggregation=scheme)
     able = compressor == "none" or registry.traits("compression", compressor, Compression).on_device
     assert any("it computes in the host's memory" in message for message in refused("train", case)) != able
 

@@ -40,10 +40,8 @@ def test_the_papers_trainings_on_one_k20_take_the_papers_days():
 
 def test_time_on_a_k20_is_affine_in_the_batch():
     """Hockney's n 1/2: as many images cost as much again as a large batch's, in any case; other devices have none."""
-    step = {
-        images: replay("nin", images, device="k20", ranks=1).spec.compute_times.step_seconds(images)
-        for images in (7, 13, 31)
-    }
+    specs = {images: replay("nin", images, device="k20", ranks=1).spec for images in (7, 13, 31)}
+    step = {images: spec.compute_times.step_seconds(images) for images, spec in specs.items()}
     slope = (step[31] - step[13]) / 18
     assert step[7] == pytest.approx(step[13] - 6 * slope)
     assert step[7] - 7 * slope == pytest.approx(DEVICES["k20"].half_batch * slope)
@@ -55,13 +53,8 @@ def part(file, images=4, slower=1, **fields):
     recorder = Recorder()
     clock = 0
     for step in range(3):
-        for label, length in (
-            ("input", 10),
-            ("forward a", 40 + step),
-            ("add", 999),
-            ("backward a", 80),
-            ("update", 7),
-        ):
+        lengths = {"input": 10, "forward a": 40 + step, "add": 999, "backward a": 80, "update": 7}
+        for label, length in lengths.items():
             recorder.events.append((0, label, clock, clock + slower * length * 1000, -1, 0))
             clock += slower * length * 1000
         recorder.steps.append(Step(step, 0, 0, clock, images=images))
@@ -173,17 +166,11 @@ def replay(model, batch, **keys):
     return case_of("replay", model=model, **keys)
 
 
-def test_a_replay_without_times_takes_those_of_its_batch():
-    case = replay("nin", 16)
-    known = shipped(CORE, "nin", (224, 224, 3), 8)
+@pytest.mark.parametrize(("model", "device"), [("nin", None), ("resnet50", "h200")])
+def test_a_replay_without_times_takes_those_of_its_batch_on_a_core_or_a_measured_device(model, device):
+    case = replay(model, 16, device=device)
+    known = shipped(device or CORE, model, (224, 224, 3), 8)
     assert case.spec.compute_times.step_seconds(8) == known.step_seconds(8)
-    assert case.fields()["compute_times"] == known.source
-
-
-def test_a_device_that_was_measured_has_the_times_of_its_batch():
-    case = replay("resnet50", 32, device="h200")
-    known = shipped("h200", "resnet50", (224, 224, 3), 16)
-    assert case.spec.compute_times.step_seconds(16) == known.step_seconds(16)
     assert case.fields()["compute_times"] == known.source
     assert set(FILES) - {CORE} <= set(DEVICES), "others are at a rate"
 

@@ -25,8 +25,15 @@ DEVICE = replace(
 )
 
 
-def measured(monkeypatch, **keys):
+def measured(monkeypatch, own=None, **keys):
+    """Return what the record gets of a collective on the device; ``own`` takes the place of its scheme."""
     monkeypatch.setattr(case, "backend", lambda name, **_: DEVICE)
+    if own:
+
+        async def chosen(*_):
+            return own, None
+
+        monkeypatch.setattr(case, "_chosen", chosen)
     usual = {"ranks": 3, "message_bytes": 120, "repetitions": 4, "warmup": 1}
     told, recorders = ran(case_of("collective", **usual, **keys))
     assert [len(recorder.steps) for recorder in recorders] == [5, 5, 5]
@@ -48,11 +55,7 @@ def test_a_wrong_sum_on_a_device_is_noticed(monkeypatch):
     async def forgetful(_comm, buffer):
         buffer += 1
 
-    async def chosen(*_):
-        return forgetful, None
-
-    monkeypatch.setattr(case, "_chosen", chosen)
-    assert not any(one["correct"] for one in measured(monkeypatch, aggregation="ring"))
+    assert not any(one["correct"] for one in measured(monkeypatch, forgetful, aggregation="ring"))
 
 
 def test_nobody_looks_what_came_out_before_all_are_done(monkeypatch):
@@ -64,12 +67,8 @@ def test_nobody_looks_what_came_out_before_all_are_done(monkeypatch):
             await comm.compute("late", lambda: None)
         log.append("done")
 
-    async def chosen(*_):
-        return uneven, None
-
-    monkeypatch.setattr(case, "_chosen", chosen)
     monkeypatch.setattr(case.Contents, "right", lambda *_: log.append("look") is None)
-    measured(monkeypatch, aggregation="ring")
+    measured(monkeypatch, uneven, aggregation="ring")
     looks = [number for number, what in enumerate(log) if what == "look"]
     assert len(looks) == 15
     for already, number in enumerate(looks):

@@ -34,10 +34,8 @@ OF_KIND = {
 def case(kind, ranks, mesh, steps=4, model="lenet5", **settings):
     name, usual = ("pipeline", {"microbatches": 4}) if "pipeline" in mesh else ("synchronous", {"bucket_bytes": 0})
     kind, keys = OF_KIND[kind]
-    training = {"name": name, **usual, **settings}
-    return case_of(
-        kind, **keys, model=model, ranks=ranks, mesh=mesh, steps=steps, training=training, global_batch=48
-    )
+    keys = {**keys, "training": {"name": name, **usual, **settings}, "global_batch": 48}
+    return case_of(kind, **keys, model=model, ranks=ranks, mesh=mesh, steps=steps)
 
 
 def predicted(one, **ranks):
@@ -127,13 +125,7 @@ def test_inception_modules_divided_by_rows_are_simulated():
 
 def test_the_wait_of_a_simulated_pipeline_is_of_its_ranks():
     """Before, each rank was said to compute all layers, which took longer than the step."""
-    common = {
-        "model": "vgg11",
-        "global_batch": 32,
-        "network": "infiniband-ndr",
-        "ranks": 4,
-        "mesh": {"pipeline": 4},
-    }
-    spec, step, computed = simulated(**common, training={"name": "pipeline", "microbatches": 8})
+    keys = {"global_batch": 32, "network": NETWORK, "ranks": 4, "mesh": {"pipeline": 4}}
+    spec, step, computed = simulated(model="vgg11", **keys, training={"name": "pipeline", "microbatches": 8})
     assert computed == pytest.approx(spec.compute_times.step_seconds(32) / 4, rel=1e-6)
     assert 3 / 11 < 1 - computed / step < 0.7  # the bubble of equal stages, at least

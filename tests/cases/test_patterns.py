@@ -22,9 +22,8 @@ def test_each_pattern_ends_on_any_schedule_with_right_messages(pattern, ranks):
     if (pattern == "congestor" and ranks < 4) or (pattern == "message_rate" and ranks % 2):
         pytest.skip("refused")
     for seed in range(3):
-        case = case_of(
-            "pairwise", pattern=pattern, ranks=ranks, message_bytes=40, repetitions=3, warmup=1, window=5
-        )
+        keys = {"message_bytes": 40, "repetitions": 3, "warmup": 1, "window": 5}
+        case = case_of("pairwise", pattern=pattern, ranks=ranks, **keys)
         for fields in ran(case, in_process(ranks, seed))[0]:
             assert fields.get("correct", True)
             assert pattern != "congestor" or fields["beside_p99_seconds"] >= 0
@@ -65,62 +64,40 @@ def test_random_pairs_are_matchings_that_repeat_for_the_same_ranks():
         assert ranks == 2 or len(set(map(tuple, table))) > 1
 
 
-def answered(hand, section, rows, pattern, **fields):
-    """Return the sentences on a case of ``rows`` (ms, one list per rank), measured in two launches of equal times."""
-    described = {"kind": "pairwise", "pattern": pattern, "aggregation": "fabric", "warmup_steps": 0, **fields}
+def answered(hand, pattern, rows, message_bytes, **fields):
+    """Return the sentence on a case of ``rows`` (ms, one list per rank), measured in two launches."""
+    described = {"kind": "pairwise", "pattern": pattern, "case": pattern, "aggregation": "fabric", **fields}
     for launch in (1, 2):
-        hand.case(
-            [[time * (1 + launch / 100) for time in of_rank] for of_rank in rows], launch=launch, **described
-        )
+        times = [[time * (1 + launch / 100) for time in of_rank] for of_rank in rows]
+        hand.case(times, launch=launch, message_bytes=message_bytes, warmup_steps=0, **described)
     environment = {"ranks": [{"hostname": f"host{rank}"} for rank in range(len(rows))]}
-    said = section.answer(findings([hand.read(environment)])[0])
-    return [said.headline, *said.details]
+    said = getattr(under_load, pattern.upper()).answer(findings([hand.read(environment)])[0])
+    assert not said.details
+    return said.headline
 
 
 def test_a_host_that_is_slow_while_all_send_is_named(hand):
     """host1's exchanges take 1.6 times as long: so do those of its partner in each matching."""
     table = rounds(6, "random_pairs", 10)
     rows = [[1.6 if 1 in (rank, partners[rank]) else 1.0 for partners in table] for rank in range(6)]
-    (line,) = answered(hand, under_load.RANDOM_PAIRS, rows, "random_pairs", case="c", message_bytes=10**6)
+    line = answered(hand, "random_pairs", rows, 10**6)
     assert line.startswith("While all 6 ranks exchange 1.00 MB, the median pair has 985 MB/s (")
     assert line.endswith(" in each direction; host1 has 62.5 % of it.")
     hand.parts.clear()
     equal = [[1.0 for _ in table] for _ in range(6)]
-    (line,) = answered(hand, under_load.RANDOM_PAIRS, equal, "random_pairs", case="c", message_bytes=10**6)
+    line = answered(hand, "random_pairs", equal, 10**6)
     assert line.endswith(" in each direction; no host has less than 85.0 % of it.")
 
 
-def test_the_answers_on_incast_message_rate_and_congestor(hand, tmp_path):
-    (line,) = answered(
-        hand,
-        under_load.INCAST,
-        [[40.0] * 5, *[[9.0] * 5] * 4],
-        "incast",
-        case="i",
-        message_bytes=10**6,
-        fairness=0.8,
-    )
+def test_the_answers_on_incast_message_rate_and_congestor(hand):
+    line = answered(hand, "incast", [[40.0] * 5, *[[9.0] * 5] * 4], 10**6, fairness=0.8)
     assert line.startswith("4 ranks that send 1.00 MB to one at once reach 98.5 MB/s (")
     assert line.endswith(" together; their fairness is 0.800.")
-    (line,) = answered(
-        hand,
-        under_load.MESSAGE_RATE,
-        [[10.0] * 5] * 4,
-        "message_rate",
-        case="m",
-        message_bytes=8,
-        settings={"window": 50},
-    )
+    line = answered(hand, "message_rate", [[10.0] * 5] * 4, 8, settings={"window": 50})
     assert line.startswith("2 pairs of ranks deliver 9852 (") and "messages of 8 B per second, 50 under" in line
-    times = {
-        "alone_p50_seconds": 1e-4,
-        "beside_p50_seconds": 2e-4,
-        "alone_p99_seconds": 1e-3,
-        "beside_p99_seconds": 4e-3,
-    }
-    (line,) = answered(
-        hand, under_load.CONGESTOR, [[1.0] * 5] * 4, "congestor", case="c", message_bytes=1 << 18, **times
-    )
+    seconds = {"alone_p50": 1e-4, "beside_p50": 2e-4, "alone_p99": 1e-3, "beside_p99": 4e-3}
+    fields = {f"{name}_seconds": value for name, value in seconds.items()}
+    line = answered(hand, "congestor", [[1.0] * 5] * 4, 1 << 18, **fields)
     assert line == (
         "Beside exchanges of 256 KiB the 99th percentile of an allreduce of 8 bytes is 4.00 times as long as "
         "alone, the median 2.00 times."

@@ -6,6 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 from contract.cases import case_of, ran
+from contract.virtual_time import ring_seconds
 
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.none import none
@@ -140,14 +141,13 @@ def test_a_simulated_replay_takes_the_time_of_its_formulas(ranks, training, peri
     assert one.processes == 1
     (found,), (recorder,) = ran(one)
     (step,) = recorder.steps
-    link, gamma, piece = NETWORKS["gemini"].link, NETWORKS["gemini"].gamma, 431_080 * 4 / ranks
-    message = link.alpha + piece * link.beta
-    exchange = (ranks - 1) * (2 * message + piece * gamma) + passes * ranks * piece * gamma
+    network, size = NETWORKS["gemini"], 431_080 * 4
+    exchange = ring_seconds(network, ranks, size) + passes * size * network.gamma
     expected = one.fields()["modelled_compute_seconds"] + exchange / period
     assert (step.end - step.begin) * 1e-9 == pytest.approx(expected, rel=1e-3)
     assert step.compute_ns * 1e-9 == pytest.approx(one.fields()["modelled_compute_seconds"], rel=1e-3)
     assert found["nodes"] == ranks
-    assert step.bytes == pytest.approx(2 * (ranks - 1) * piece / period, abs=1)
+    assert step.bytes == pytest.approx(2 * (ranks - 1) * size / ranks / period, abs=1)
 
 
 COMPRESSED = [

@@ -114,13 +114,8 @@ def test_simulations_by_symmetry_equal_those_of_all_ranks(seeds, tmp_path, all_r
 def test_nodes_that_hosts_cut_have_no_symmetry(tmp_path, all_ranks):
     """Nodes of 3 ranks on hosts of 2: in one host's place all ranks run; nodes of 4 move with the hosts."""
     for size, simulated in ((3, 12), (4, 2), (6, 2), (12, 2)):
-        spec = case(
-            table(tmp_path / "net.csv", [12_000] * 5),
-            ("zero", {"stage": 3, "ranks_per_node": size}),
-            ("ring", {}),
-            12,
-            flops=1e11,
-        )
+        model, training = table(tmp_path / "net.csv", [12_000] * 5), {"stage": 3, "ranks_per_node": size}
+        spec = case(model, ("zero", training), ("ring", {}), 12, flops=1e11)
         own = step(spec, 2)
         assert results(own) == pytest.approx(results(all_ranks(spec, 2)), rel=1e-9)
         assert own.simulated_ranks == simulated
@@ -128,11 +123,10 @@ def test_nodes_that_hosts_cut_have_no_symmetry(tmp_path, all_ranks):
 
 def test_messages_that_begin_at_once_take_turns_in_one_order_on_all_hosts(tmp_path, all_ranks):
     """Buckets go around a ring, and the words by which ``layerwise`` agrees on their order the other way."""
-    spec = case(
-        table(tmp_path / "net.csv", [1152]), ("layerwise", {"bucket_bytes": 1024}), ("ring", {}), 3, flops=1e11
-    )
-    own = step(spec, network=NETWORKS["infiniband-hdr"])
-    assert results(own) == pytest.approx(results(all_ranks(spec, network=NETWORKS["infiniband-hdr"])), rel=1e-12)
+    model, network = table(tmp_path / "net.csv", [1152]), NETWORKS["infiniband-hdr"]
+    spec = case(model, ("layerwise", {"bucket_bytes": 1024}), ("ring", {}), 3, flops=1e11)
+    own = step(spec, network=network)
+    assert results(own) == pytest.approx(results(all_ranks(spec, network=network)), rel=1e-12)
     assert own.simulated_ranks == 1
 
 

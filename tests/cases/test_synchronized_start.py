@@ -37,56 +37,50 @@ class Ranks:
             self.now += self.ahead + self.hears
         return np.array([words, theirs])
 
+    def ready(self):
+        return asyncio.run(self.window.ready())
+
+    def told(self, warmup=0):
+        return asyncio.run(self.window.description(warmup))
+
 
 @pytest.fixture
 def ranks(monkeypatch):
     one = Ranks()
     monkeypatch.setattr(starts, "sleep", one.pass_by)
     monkeypatch.setattr(starts.os, "sched_yield", one.pass_by)
+    one.window = start("window", one, one.time)
     return one
 
 
 def test_ranks_begin_when_twice_the_time_is_over_that_the_last_one_takes_to_hear(ranks):
-    async def main():
-        window = start("window", ranks, ranks.time)
-        for _ in range(5):
-            agreed = ranks.now + ranks.ahead  # when the other rank came
-            assert await window.ready() <= ranks.now
-        lead = 2 * ranks.hears * 1e-9
-        told = await window.description(0)
-        assert told["starts_late"] == 0
-        assert told["start_error_seconds"] == pytest.approx(7e-9)
-        assert told["start_lead_seconds"] == pytest.approx(lead, rel=0.05)
-        assert ranks.now == pytest.approx(agreed + 2 * ranks.hears, abs=20)
-
-    asyncio.run(main())
+    for _ in range(5):
+        agreed = ranks.now + ranks.ahead  # when the other rank came
+        assert ranks.ready() <= ranks.now
+    told = ranks.told()
+    assert told["starts_late"] == 0
+    assert told["start_error_seconds"] == pytest.approx(7e-9)
+    assert told["start_lead_seconds"] == pytest.approx(2 * ranks.hears * 1e-9, rel=0.05)
+    assert ranks.now == pytest.approx(agreed + 2 * ranks.hears, abs=20)
 
 
 def test_who_is_late_begins_at_once_and_the_lead_grows(ranks):
-    async def main():
-        window = start("window", ranks, ranks.time)
-        await window.ready()
-        lead = (await window.description(0))["start_lead_seconds"]
-        ranks.hears = 1000
-        late = ranks.now + ranks.ahead + ranks.hears
-        assert await window.ready() == pytest.approx(late, abs=5)
-        for _ in range(3):
-            await window.ready()
-        told = await window.description(0)
-        assert told["starts_late"] == pytest.approx(1 / 5)
-        assert (await window.description(2))["starts_late"] == 0
-        assert told["start_lead_seconds"] == pytest.approx(lead + 2 * (1000e-9 - lead), abs=1e-8)
-
-    asyncio.run(main())
+    ranks.ready()
+    lead = ranks.told()["start_lead_seconds"]
+    ranks.hears = 1000
+    late = ranks.now + ranks.ahead + ranks.hears
+    assert ranks.ready() == pytest.approx(late, abs=5)
+    for _ in range(3):
+        ranks.ready()
+    told = ranks.told()
+    assert told["starts_late"] == pytest.approx(1 / 5)
+    assert ranks.told(warmup=2)["starts_late"] == 0
+    assert told["start_lead_seconds"] == pytest.approx(lead + 2 * (1000e-9 - lead), abs=1e-8)
 
 
 def test_another_ranks_lateness_counts_up_to_a_limit(ranks):
-    async def main():
-        window = start("window", ranks, ranks.time)
-        await window.ready()
-        lead = (await window.description(0))["start_lead_seconds"]
-        ranks.other_late = 10**9
-        await window.ready()
-        assert (await window.description(0))["start_lead_seconds"] == pytest.approx(lead + 0.02)
-
-    asyncio.run(main())
+    ranks.ready()
+    lead = ranks.told()["start_lead_seconds"]
+    ranks.other_late = 10**9
+    ranks.ready()
+    assert ranks.told()["start_lead_seconds"] == pytest.approx(lead + 0.02)

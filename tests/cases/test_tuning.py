@@ -1,6 +1,7 @@
 """Tuning: every method has the same number of trials, the best one is taken, and no trial reads a test image."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -73,11 +74,10 @@ def test_a_trial_that_is_quick_by_luck_is_not_taken(monkeypatch):
 def test_tuning_never_reads_a_test_image(monkeypatch):
     watched = Watched(digits().test)
     monkeypatch.setattr(key, "_opened", lambda _: digits())
-    monkeypatch.setattr(
-        key, "with_validation", lambda data, share: replace(with_validation(data, share), test=watched)
-    )
+    divided = lambda data, share: replace(with_validation(data, share), test=watched)
+    monkeypatch.setattr(key, "with_validation", divided)
     spec = parsed().spec
-    in_process(1).run(lambda comm: train.tuned(spec, spec.tune, lambda *given: program(*given, tests=False), comm))
+    in_process(1).run(lambda comm: train.tuned(spec, spec.tune, partial(program, tests=False), comm))
     assert watched.read == 0
     run(spec)
     assert watched.read == len(watched)
@@ -87,9 +87,7 @@ def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
     tune = {"trials": 40, "learning_rate": [0.01, 1.0], "optimizer": {"momentum": [0.5, 0.95]}}
     tune["training"] = {"period": [1, 16]}
     points = parsed(training="parameter_averaging", tune=tune).spec.tune.points()
-    rates, momenta, periods = (
-        np.array(column) for column in zip(*(point.values() for point in points), strict=True)
-    )
+    rates, momenta, periods = np.array([[*point.values()] for point in points]).T
     assert len(points) == 39
     assert rates.min() >= 0.01
     assert rates.max() <= 1
@@ -105,11 +103,7 @@ def test_a_wrong_search_is_refused_in_one_line():
         ("synchronous", {"trials": 2}, "tune: learning_rate: give a range"),
         ("synchronous", {"trials": 2, "learning_rate": [1.0, 0.1]}, "tune: learning_rate: must be two numbers"),
         ("synchronous", {"trials": 2, "training": {"perid": [1, 4]}}, "perid"),
-        (
-            "synchronous",
-            {"trials": 2, "learning_rate": [0.1, 1], "network": "etherne-10g"},
-            "did you mean 'ethernet-",
-        ),
+        ("synchronous", {"trials": 2, "learning_rate": [0.1, 1], "network": "etherne-10g"}, "mean 'ethernet-"),
         (
             "sandblaster",
             {"trials": 2, "optimizer": {"momentum": [0.1, 0.9]}},

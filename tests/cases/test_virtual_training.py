@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from contract.cases import case_of, ran
 from contract.sessions import silent_journal
+from contract.virtual_time import ring_seconds
 
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
@@ -17,10 +18,9 @@ from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import Recorder
 
-NETWORK, FLOPS, SHAPE = "ethernet-10g", 1e9, (8, 8, 1)
+NETWORK, FLOPS, SHAPE, PARAMETERS = "ethernet-10g", 1e9, (8, 8, 1), 131_080
 
 case = partial(
     case_of, "train", learning_rate=0.05, steps=6, evaluate_every=0.1, flops=FLOPS, ranks=4, network=NETWORK
@@ -36,18 +36,6 @@ def run(one):
 def compute_seconds(images):
     layers = registry.find("models", "lenet5")(SHAPE, 10)
     return at_rate(layers, SHAPE, FLOPS).step_seconds(images)
-
-
-def ring_seconds(ranks, elements):
-    """2 (p - 1) messages of a p-th, half of them reduced."""
-    network = NETWORKS[NETWORK]
-    chunk = elements // ranks * 4
-    message = network.link.alpha + chunk * network.link.beta
-    return (ranks - 1) * (2 * message + chunk * network.gamma)
-
-
-def parameters():
-    return volumes(registry.find("models", "lenet5")(SHAPE, 10), SHAPE, 1).parameters
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 4])
@@ -92,10 +80,8 @@ def test_a_training_that_diverges_has_no_accuracy_and_reaches_no_target():
 def test_a_step_takes_its_arithmetic_and_the_ring():
     for ranks in [2, 4]:
         recorders, found = run(case(ranks=ranks, training={"name": "synchronous", "bucket_bytes": 0}))
-        elements = parameters()
-        assert found["parameters"] == elements
-        assert elements % ranks == 0, "chunks are equal"
-        expected = compute_seconds(64 // ranks) + ring_seconds(ranks, elements)
+        assert found["parameters"] == PARAMETERS
+        expected = compute_seconds(64 // ranks) + ring_seconds(NETWORKS[NETWORK], ranks, 4 * PARAMETERS)
         for recorder in recorders:
             for row in recorder.steps:
                 assert (row.end - row.begin) * 1e-9 == pytest.approx(expected, abs=1e-8)
@@ -139,16 +125,11 @@ def test_a_synchronous_step_waits_for_a_pause_of_any_rank():
     """Every rank pauses by its own random numbers; simultaneous pauses cost one."""
     usual, _ = run(case())
     slow, _ = run(case(straggler={"rank": "all", "probability": 0.5, "seconds": 0.25}))
-    pauses = np.array(
-        [
-            [after.compute_ns - before.compute_ns for before, after in zip(one.steps, other.steps, strict=True)]
-            for one, other in zip(usual, slow, strict=True)
-        ]
-    )
+    computed = [[[step.compute_ns for step in rank.steps] for rank in ranks] for ranks in (slow, usual)]
+    pauses = np.subtract(*computed)
     assert len({tuple(row) for row in pauses}) == 4
-    assert [row.input_ns for row in slow[0].steps] == [row.input_ns for row in usual[0].steps], (
-        "no images waited for"
-    )
+    waited = [[row.input_ns for row in ranks[0].steps] for ranks in (slow, usual)]
+    assert waited[0] == waited[1], "no images waited for"
     assert np.all((pauses == 0) | (np.abs(pauses - 0.25e9) < 10))
     for before, after, lost in zip(usual[3].steps, slow[3].steps, pauses.max(0), strict=True):
         assert (after.end - after.begin) - (before.end - before.begin) == pytest.approx(lost, abs=10)

@@ -11,9 +11,7 @@ from hpcdl.compression.parts.protocol import LARGEST
 
 CODES = {name: registry.find("codes", name)() for name in registry.names("codes")}
 
-integer = st.one_of(st.integers(0, 3), st.integers(0, 300), st.integers(0, LARGEST))
-
-sequences = st.lists(integer, max_size=60)
+sequences = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 300), st.integers(0, LARGEST)), max_size=60)
 
 
 def encoded(code, integers):
@@ -83,16 +81,15 @@ def test_huffman_has_as_few_bits_as_constriction(count, largest):
     """Beside the table; numbers above 2^d are a symbol and their lower bits."""
     draws = np.random.default_rng(largest).geometric(min(0.7, 3 / largest), count).clip(1, largest) - 1
     direct = 4 if count <= 2048 else 8
-    symbols = [
-        one if one < 1 << direct else (1 << direct) + one.bit_length() - 1 - direct for one in draws.tolist()
-    ]
+    exponents = [one.bit_length() - 1 - direct for one in draws.tolist()]
+    symbols = [one if up < 0 else (1 << direct) + up for one, up in zip(draws.tolist(), exponents, strict=True)]
     used = sorted(set(symbols))
     shares = np.array([symbols.count(one) for one in used], np.float64) / count
     tree = constriction.symbol.huffman.EncoderHuffmanTree(shares)
     coder = constriction.symbol.QueueEncoder()
     for symbol in symbols:
         coder.encode_symbol(used.index(symbol), tree)
-    bits = coder.get_compressed()[1] + sum(one.bit_length() - 1 for one in draws.tolist() if one >= 1 << direct)
+    bits = coder.get_compressed()[1] + sum(direct + up for up in exponents if up >= 0)
     table = 2 + (max(symbols) + 2) // 2
     assert len(encoded(CODES["huffman"], draws)) == table + (bits + 7) // 8
 

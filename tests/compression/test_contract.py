@@ -32,9 +32,10 @@ LENGTH = layout(SHAPES).size
 VALUES = some.floats(-(2.0**60), 2.0**60, width=32) | some.floats(-(2.0**-126), 2.0**-126, width=32) | some.just(0)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in NAMES if kind_of(registry.find("compression", name)) != "vectors"]
-)
+OF_MESSAGES = [name for name in NAMES if kind_of(registry.find("compression", name)) != "vectors"]
+
+
+@pytest.mark.parametrize("name", OF_MESSAGES)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("tensors", [layout(SHAPES).tensors, ()])
 @settings(max_examples=12, deadline=None)
@@ -76,12 +77,10 @@ class Adding(Tenth):
     """Sends entries that are zero."""
 
     def select(self, span, vector, step):
+        if len(vector) < 3:
+            return super().select(span, vector, step)
         vector[:3] -= 1
-        return (
-            Sparse(np.arange(3, dtype=np.int32), np.ones(3, vector.dtype))
-            if len(vector) > 2
-            else super().select(span, vector, step)
-        )
+        return Sparse(np.arange(3, dtype=np.int32), np.ones(3, vector.dtype))
 
 
 class Random(Tenth):

@@ -158,12 +158,11 @@ def lloyd(values, clusters):
     centroids = np.linspace(values.min(), values.max(), clusters)
     for _ in range(1000):
         number = np.abs(values[:, None] - centroids).argmin(axis=1)
-        moved = np.array(
-            [values[number == k].mean() if (number == k).any() else centroids[k] for k in range(clusters)]
-        )
-        if np.array_equal(moved, centroids):
+        before = centroids.copy()
+        for k in set(number):
+            centroids[k] = values[number == k].mean()
+        if np.array_equal(before, centroids):
             break
-        centroids = moved
     return centroids
 
 

@@ -107,14 +107,10 @@ def test_columns_are_orthonormal():
 
 def test_the_two_sums_of_buckets_overlap():
     """A bucket's second sum waits for its first; sums of other buckets use the links meanwhile."""
-    shapes = [(64, 64)] * 8
-    network = NETWORKS["ethernet-1g"]
+    chosen, tensors = of_sizes(planned("power_sgd", "binomial", rank=1)), layout([(64, 64)] * 8).tensors
     took = []
     for at_once in (False, True):
-        sides = [
-            Side(of_sizes(planned("power_sgd", "binomial", rank=1)), 8 * 4096, tensors=layout(shapes).tensors)
-            for _ in range(8)
-        ]
+        sides = [Side(chosen, 8 * 4096, tensors=tensors) for _ in range(8)]
 
         async def program(comm, sides=sides, at_once=at_once):
             calls = [sides[comm.rank].reduce(comm, phantom(8 * 4096), 4096 * i, 4096 * (i + 1)) for i in range(8)]
@@ -122,7 +118,7 @@ def test_the_two_sums_of_buckets_overlap():
             for task in tasks:
                 await task
 
-        world = simulated(8, network)
+        world = simulated(8, NETWORKS["ethernet-1g"])
         world.run(program)
         took.append(world.now)
     assert took[1] < 0.75 * took[0]

@@ -101,13 +101,9 @@ def test_qsgd_writes_norms_and_gamma_codes():
         rounded = decoded(encoder, message, span) / np.repeat(norms, bucket)[:1001] * levels
         np.testing.assert_allclose(rounded, np.rint(rounded), atol=1e-2)
         assert np.abs(rounded - vector / np.repeat(norms, bucket)[:1001] * levels).max() < 1.01
-        numbers = np.rint(rounded).astype(int).tolist()
-        words = [gamma(one) for one in numbers]
-        bits = np.unpackbits(message[header:], bitorder="little")
-        written = "".join(map(str, bits))
-        expected = "".join(words)
-        assert written[: len(expected)] == expected
-        assert written[len(expected) :] == "0" * (-len(expected) % 8)
+        expected = "".join(map(gamma, np.rint(rounded).astype(int).tolist()))
+        written = "".join(map(str, np.unpackbits(message[header:], bitorder="little")))
+        assert written == expected + "0" * (-len(expected) % 8)
         assert len(message) <= encoder.bound(span)
 
 

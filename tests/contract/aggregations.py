@@ -15,11 +15,6 @@ SPARSE = [name for name, one in TRAITS.items() if one.sparse]
 NATIVE = [name for name, one in TRAITS.items() if one.native]
 """Native schemes."""
 
-SEGMENTED = [
-    name for name in SCHEMES if "segment_bytes" in registry.settings_of(registry.find("aggregation", name))
-]
-"""Schemes that cut vectors into segments."""
-
 UNCOSTED = [name for name, one in TRAITS.items() if one.native or one.adaptive]
 """Schemes that state no cost, because a library or the chosen scheme determines it."""
 
@@ -28,23 +23,18 @@ def scheme(name):
     return registry.find("aggregation", name)
 
 
-OTHERS = [
-    (collective, name) for collective in COLLECTIVES if collective != "allreduce" for name in schemes(collective)
-]
-"""(collective, scheme) of all collectives but allreduce."""
+SEGMENTED = [name for name in SCHEMES if "segment_bytes" in registry.settings_of(scheme(name))]
+"""Schemes that cut vectors into segments."""
 
+ALL = [(collective, name) for collective in COLLECTIVES for name in schemes(collective)]
+OTHERS = [one for one in ALL if one[0] != "allreduce"]
+"""(collective, scheme) of all collectives but allreduce."""
 
 IN_SEGMENTS = [("allreduce", name) for name in SEGMENTED]
 IN_SEGMENTS += [(collective, name) for collective, name in OTHERS if name in {"chain", "double_tree"}]
 """(collective, scheme) of those that take segments."""
 
-
-ON_HOSTS = [
-    (collective, name)
-    for collective in COLLECTIVES
-    for name in schemes(collective)
-    if name in NATIVE and name in SCHEMES
-]
+ON_HOSTS = [(collective, name) for collective, name in ALL if name in NATIVE and name in SCHEMES]
 """(collective, scheme) of the MPI library."""
 
 

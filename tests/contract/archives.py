@@ -27,18 +27,8 @@ def run(number, cases, *, job="", suite="nightly", complete=True, without_result
     return RunSeries(path, date, job or path, suite, complete, env, {}, tuple(cases), *others, 0)
 
 
-def archive(
-    series=200,
-    runs=365,
-    slower=(),
-    seed=0,
-    new_environment=None,
-    name="allreduce",
-    kind="outliers",
-    hosts=4,
-    accepted=(),
-) -> SuiteVerdict:
-    """Return the verdict on synthetic nights, as :func:`archive_of` does.
+def archive(series=200, runs=365, slower=(), seed=0, kind="outliers", hosts=4, **options) -> SuiteVerdict:
+    """Return the verdict on synthetic nights, as :func:`archive_of` does with further ``options``.
 
     ``slower``: (series, run, factor) of each step; ``kind``: of noise; ``hosts``: of which each night has four.
     """
@@ -47,7 +37,7 @@ def archive(
     for row, begin, factor in slower:
         logs[row, begin:] += np.log(factor)
     here = [[f"h{host}" for host in rng.permutation(hosts)[:4]] for _ in range(runs)]
-    return archive_of(logs, here, new_environment, name, accepted)
+    return archive_of(logs, here, **options)
 
 
 def archive_of(logs, hosts=None, new_environment=None, name="allreduce", accepted=()) -> SuiteVerdict:

@@ -25,5 +25,11 @@ def seconds(ranks, program, network=NETWORK, **options):
     return world.now
 
 
+def ring_seconds(network, ranks, size):
+    """How long a ring takes for vectors of ``size`` bytes: 2 (p - 1) messages of a p-th, half of them reduced."""
+    link, part = network.link, size / ranks
+    return (ranks - 1) * (2 * (link.alpha + part * link.beta) + part * network.gamma)
+
+
 def close(value):
     return pytest.approx(value, rel=1e-12)

@@ -55,23 +55,17 @@ def test_a_deadlock_tells_what_each_rank_waits_for(seed):
     for ranks, program, lines in [
         (2, facing, ["sends to rank 1, tag 7, 3 elements", "sends to rank 0, tag 7, 3 elements"]),
         (2, apart, ["receives from rank 1, tag 3, 2 elements", "sends to rank 0, tag 3, 2 elements"]),
-        *(
-            (p, around, [f"receives from rank {(r - 1) % p}, any tag, {r} elements" for r in range(p)])
-            for p in (3, 5)
-        ),
+        (5, around, [f"receives from rank {(r - 1) % 5}, any tag, {r} elements" for r in range(5)]),
     ]:
         assert report(ranks, program, seed) == [f"rank {rank} {line}" for rank, line in enumerate(lines)]
 
 
 @pytest.mark.parametrize("collective", ["barrier", "allreduce", "split"])
 def test_a_collective_that_one_rank_does_not_call(collective):
-    waiting = f"is in {'native ' * (collective != 'split')}{collective}; ranks [2] have not called it"
-    assert report(4, partial(missed, collective=collective)) == [
-        f"rank 0 {waiting}",
-        f"rank 1 {waiting}",
-        "rank 2 receives from rank 0, any tag, 1 elements",
-        f"rank 3 {waiting}",
-    ]
+    waiting = [f"is in {'native ' * (collective != 'split')}{collective}; ranks [2] have not called it"] * 4
+    waiting[2] = "receives from rank 0, any tag, 1 elements"
+    found = report(4, partial(missed, collective=collective))
+    assert found == [f"rank {rank} {line}" for rank, line in enumerate(waiting)]
 
 
 async def collectives(comm):
@@ -102,12 +96,7 @@ async def of_another_type(comm):
         (3, collectives, ValueError, r"calls native .* where others call native"),
         (2, alone, PeerLost, "rank 1 is gone: rank 0 receives from rank 1"),
         (3, failing, RuntimeError, "the cause"),  # rather than the deadlock that it causes
-        (
-            2,
-            too_long,
-            ValueError,
-            "a message of 5 elements from rank 0 does not fit the 4 that rank 1 has room for",
-        ),
+        (2, too_long, ValueError, "message of 5 elements from rank 0 does not fit the 4 that rank 1 has room for"),
         (2, of_another_type, ValueError, r"rank \d sent float64, rank \d expected float32"),
     ],
 )

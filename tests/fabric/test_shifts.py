@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from contract.virtual_time import ring_seconds
 
 from hpcdl.cases.simulation import operations
 from hpcdl.fabric.network import EVERY_RANK, NETWORKS
@@ -51,18 +52,14 @@ def test_unequal_parts_of_many_messages_take_the_time_of_the_longest(length, sch
 
 
 def test_a_ring_of_16384_ranks():
-    p, n, link = 1 << 14, 4 << 20, NETWORK.link
+    p, n = 1 << 14, 4 << 20
     simulation = operation("ring", p, n // 4).simulate(NETWORK)
-    stated = 2 * (p - 1) * (link.alpha + n / p * link.beta) + n * (p - 1) / p * NETWORK.gamma
+    stated = ring_seconds(NETWORK, p, n)
     assert simulation[:4] == (pytest.approx(stated, rel=1e-9), 2 * (p - 1), 2 * n * (p - 1) // p, 1)
 
 
 def test_unequal_hosts_are_all_simulated():
-    for network in [
-        replace(NETWORK, topology=Torus(sides=[8])),
-        replace(NETWORK, hosts=(0, 1, 0)),
-        NETWORK.on(3),
-    ]:
+    for network in [replace(NETWORK, topology=Torus(sides=[8])), replace(NETWORK, hosts=(0, 1, 0)), NETWORK.on(3)]:
         assert agree(operation("ring", 8, 800), network) == 8
 
 

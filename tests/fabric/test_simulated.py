@@ -230,10 +230,8 @@ def test_events_name_the_started_program():
 
     events = [[], []]
     seconds(2, program, events=events)
-    for mine in events:
-        assert sorted({event[:2] for event in mine}) == [
-            *enumerate(["main", "first", "second", "third", "fourth"])
-        ]
+    expected = set(enumerate(["main", "first", "second", "third", "fourth"]))
+    assert [{event[:2] for event in mine} for mine in events] == [expected] * 2
 
 
 def test_the_halves_of_an_exchange_have_their_own_ends():

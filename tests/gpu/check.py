@@ -158,16 +158,10 @@ def one_part(python, part, seconds, options):
             running.wait()
             return f"ended after {seconds:.0f} s, its time"
     took = f"{time.time() - began:.0f} s"
-    return (
-        took
-        if code in {0, 1} and "Traceback" not in tail(options.folder, part)
-        else (f"ended with {code} after {took}: {tail(options.folder, part).splitlines()[-1][:80]}")
-    )
-
-
-def tail(folder, part):
-    text = (folder / f"{part}.txt").read_text(errors="replace").strip()
-    return text[-4000:] or "nothing printed"
+    text = (options.folder / f"{part}.txt").read_text(errors="replace").strip()[-4000:] or "nothing printed"
+    if code in {0, 1} and "Traceback" not in text:
+        return took
+    return f"ended with {code} after {took}: {text.splitlines()[-1][:80]}"
 
 
 def read(folder):

@@ -41,20 +41,15 @@ def measure(results, ranks, schemes, sizes, name):
     suite = results.place / f"collectives-{ranks}.toml"
     suite.write_text(SUITE.format(schemes=list(schemes), ranks=ranks, sizes=list(sizes), name=name))
     run = suite.with_suffix("")
-    command = [sys.executable, "-m", "hpcdl"]
+    command, captured = [sys.executable, "-m", "hpcdl"], {"capture_output": True, "text": True}
     try:
-        done = subprocess.run(
-            [*command, "run", suite, "-o", run],
-            capture_output=True,
-            text=True,
-            timeout=results.left(),
-            check=False,
-        )
+        words = [*command, "run", suite, "-o", run]
+        done = subprocess.run(words, **captured, timeout=results.left(), check=False)
     except subprocess.TimeoutExpired:
         results.put(f"{ranks} ranks", ok=False, error="no answer")
         return
     print(done.stdout, done.stderr)
-    told = subprocess.run([*command, "report", run, "--json"], capture_output=True, text=True, check=True)
+    told = subprocess.run([*command, "report", run, "--json"], **captured, check=True)
     records = json.loads(told.stdout)["cases"]
     for scheme in schemes:
         mine = [record for record in records if record["aggregation"] == scheme]

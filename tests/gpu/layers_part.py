@@ -16,6 +16,7 @@ from pathlib import Path
 from gpu.geometries import default_shape
 from gpu.networks_part import CLASSES, LEARNING_RATE, MOMENTUM, task
 from gpu.times_file import text_of
+from gpu.timing import release
 
 from hpcdl import registry
 from hpcdl.cases.keys.compute_times import shape_text
@@ -33,9 +34,8 @@ REPETITIONS = 5
 
 def layers(results, name, tiny):
     gpu = name == "cupy"
-    chosen = (
-        [(model, precision) for precision in PRECISIONS for model in MODELS] if gpu else [("lenet5", "float32")]
-    )
+    every = [(model, precision) for precision in PRECISIONS for model in MODELS]
+    chosen = every if gpu else [("lenet5", "float32")]
     batches = BATCHES[:2] if tiny else BATCHES
     context = multiprocessing.get_context("spawn")
     alone, built, begin = context.Lock(), context.Semaphore(0), context.Event()
@@ -62,13 +62,10 @@ def layers(results, name, tiny):
 
 def join(place, precision, device):
     """Write the times of all networks in one precision, as they are kept in ``hpcdl/cases/keys``."""
-    table = {
-        (row["model"], row["shape"], row["label"]): {
-            int(n): float(row[n]) for n in row if n.isdecimal() and row[n]
-        }
-        for model in MODELS
-        for row in read(place, model, precision)
-    }
+    table = {}
+    for row in (row for model in MODELS for row in read(place, model, precision)):
+        known = {int(n): float(row[n]) for n in row if n.isdecimal() and row[n]}
+        table[row["model"], row["shape"], row["label"]] = known
     heading = f"{time.strftime('%Y-%m-%d')}, {device}, {precision}, launches and uploads of images included"
     (Path(place) / f"{precision}_times.csv").write_text(text_of(heading, table), encoding="utf-8")
 
@@ -95,15 +92,14 @@ def of_network(place, name, batches, alone, built, begin, model, precision):
     net = Replica(net_layers, shape, backend=kernels, dtype=dtype, seed=1)
 
     def step_of(batch):
-        return partial(
-            timed_step, net, task(name_of_model, batch, small=False), SGD(momentum=MOMENTUM), name == "cupy"
-        )
+        case = task(name_of_model, batch, small=False)
+        return partial(timed_step, net, case, SGD(momentum=MOMENTUM), name == "cupy")
 
     for batch in batches:
         # several networks at once may not fit into the memory: what is missing is built later
         with suppress(MemoryError):
             step_of(batch)()
-        release(name)
+        release()
     built.release()
     begin.wait()
     found = {}
@@ -114,16 +110,9 @@ def of_network(place, name, batches, alone, built, begin, model, precision):
             samples = [step() for _ in range(REPETITIONS)]
             for label in samples[0]:
                 found.setdefault(label, {})[batch] = 1e6 * statistics.median(sample[label] for sample in samples)
-            release(name)
+            release()
         table = {(model, shape_text(shape), label): known for label, known in sorted(found.items())}
         file_of(place, model, precision).write_text(text_of(precision, table), encoding="utf-8")
-
-
-def release(name):
-    if name == "cupy":
-        import cupy
-
-        cupy.get_default_memory_pool().free_all_blocks()
 
 
 def timed_step(net, case, optimizer, gpu):

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from contract.networks import backward, forward, layers
 from gpu.geometries import default_shape
-from gpu.timing import summary, times
+from gpu.timing import release, summary, times
 
 from hpcdl import registry
 from hpcdl.nn.backend import backend
@@ -48,6 +48,10 @@ class Task:
     images: np.ndarray
     labels: np.ndarray
 
+    def replica(self, kernels, dtype):
+        made = layers(self.model, self.shape, self.classes)
+        return Replica(made, self.shape, backend=kernels, dtype=dtype, seed=1)
+
 
 def task(model, batch, *, small):
     shape = (32, 32, 3) if small and model != "lenet5" else default_shape(registry.find("models", model))
@@ -65,9 +69,8 @@ def networks(results, name, tiny):
     for dtype, settings in [("float32", {})] if name == "numpy" else MODES:
         for model, batches in PLAN[:1] if tiny else PLAN:
             for batch in batches[:1] if tiny else batches:
-                title = " ".join(
-                    [model, dtype, *(f"{key}={value}" for key, value in settings.items()), f"N={batch}"]
-                )
+                words = (f"{key}={value}" for key, value in settings.items())
+                title = " ".join([model, dtype, *words, f"N={batch}"])
                 if results.left() < 15:
                     results.put(title, shown="not run: no time left")
                 else:
@@ -81,9 +84,7 @@ def against_numpy(results, name):
         logits = []
         settings = {"tf32": False} if name == "cupy" else {}
         for kernels, dtype in ((backend(name, **settings), "float32"), (backend("numpy"), "float64")):
-            net = Replica(
-                layers(case.model, case.shape, case.classes), case.shape, backend=kernels, dtype=dtype, seed=1
-            )
+            net = case.replica(kernels, dtype)
             logits.append(kernels.to_host(net.predict(kernels.asarray(case.images.astype(dtype)))))
         error = float(np.abs(logits[0] - logits[1]).max() / np.abs(logits[1]).max())
         results.put(f"{model}'s logits", ok=error < 1e-4, error=error)
@@ -96,11 +97,11 @@ def beside(results, title, case, dtype, name, settings):
         ours, loss = our_step(case, dtype, backend(name, **settings))
         mine = summary(times(ours, repetitions, on_gpu=gpu), "ours_")
         del ours
-        release(gpu)
+        release()
         theirs, its_loss = their_step(case, dtype, tf32=settings.get("tf32", True), gpu=gpu)
         its = summary(their_times(theirs, repetitions, gpu=gpu), "torch_")
         del theirs
-        release(gpu)
+        release()
     except Exception as error:  # noqa: BLE001 - one network that does not fit must not end the others
         results.put(title, ok=False, error=f"{type(error).__name__}: {error}"[:300])
         return
@@ -112,7 +113,7 @@ def beside(results, title, case, dtype, name, settings):
 
 def our_step(case, dtype, kernels):
     """A function that trains once on images already on the device, and the first loss."""
-    net = Replica(layers(case.model, case.shape, case.classes), case.shape, backend=kernels, dtype=dtype, seed=1)
+    net = case.replica(kernels, dtype)
     optimizer = SGD(momentum=MOMENTUM)
     images, labels = kernels.asarray(case.images), kernels.asarray(case.labels)
     if dtype == "float16":
@@ -165,13 +166,3 @@ def their_times(step, repetitions, *, gpu):
         event.record()
     torch.cuda.synchronize()
     return [before.elapsed_time(after) for before, after in pairwise(events)]
-
-
-def release(gpu):
-    """Give memory back between networks, and between the two libraries."""
-    if gpu:
-        import cupy
-        import torch
-
-        cupy.get_default_memory_pool().free_all_blocks()
-        torch.cuda.empty_cache()

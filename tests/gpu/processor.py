@@ -22,17 +22,8 @@ from hpcdl.nn.kernels.cupy.device import grid_over
 SHIM = Path(__file__).with_name("shim.h")
 KERNEL = re.compile(r'extern "C" __global__ void (\w+)\(([^)]*)\)')
 GXX = shutil.which("g++")
-FLAGS = [
-    "-std=c++17",
-    "-O2",
-    "-fPIC",
-    "-shared",
-    "-Wl,-Bsymbolic",
-    "-Wall",
-    "-Wextra",
-    "-Werror",
-    "-Wno-unknown-pragmas",
-]
+FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-Wl,-Bsymbolic"]
+FLAGS += ["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
 BUILT = Path(tempfile.gettempdir()) / "hpcdl-kernels-on-a-processor"
 
 
@@ -86,14 +77,8 @@ def as_argument(kind, value):
     return ctypes.c_longlong(value)
 
 
-ELEMENT = {
-    "Index": "int64",
-    "int": "int32",
-    "long long": "int64",
-    "unsigned int": "uint32",
-    "unsigned char": "uint8",
-    "double": "float64",
-}
+ELEMENT = {"Index": "int64", "int": "int32", "long long": "int64", "double": "float64"}
+ELEMENT |= {"unsigned int": "uint32", "unsigned char": "uint8"}
 
 
 def check_element(kind, value, dtype):
@@ -159,11 +144,8 @@ class Processor:
         assert all(matrix.strides[-1] == matrix.itemsize or matrix.shape[-1] <= 1 for matrix in (a, b, out))
 
         def work():
-            left, right = (wide(matrix, dtype) for matrix in (a, b))
-            left, right = (
-                left.swapaxes(-1, -2) if transpose_a else left,
-                right.swapaxes(-1, -2) if transpose_b else right,
-            )
+            left = wide(a.swapaxes(-1, -2) if transpose_a else a, dtype)
+            right = wide(b.swapaxes(-1, -2) if transpose_b else b, dtype)
             product = left @ right
             out[...] = narrow(product, dtype) if out.dtype == storage_dtype(dtype) else product
 

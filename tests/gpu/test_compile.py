@@ -48,11 +48,8 @@ PRECISIONS = [(name, dtype) for name in SOURCES for dtype in sources.NUMBERS] + 
 def test_a_source_compiles(name, dtype, architecture, compiler):
     """In every precision, each of which meets every GPU."""
     program = ctypes.c_void_p()
-    text = sources.text(name).encode()
-    assert (
-        compiler.nvrtcCreateProgram(ctypes.byref(program), text, f"{Path(name).name}.cu".encode(), 0, None, None)
-        == 0
-    )
+    text, title = sources.text(name).encode(), f"{Path(name).name}.cu".encode()
+    assert compiler.nvrtcCreateProgram(ctypes.byref(program), text, title, 0, None, None) == 0
     options = [*sources.options(dtype), f"-arch={architecture}", "-Werror=all-warnings"]
     listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     failed = compiler.nvrtcCompileProgram(program, len(options), listed)

@@ -175,26 +175,11 @@ def test_a_network_on_a_device_trains_compressed(name, scheme, monkeypatch):
     """Ranks stay equal, and the compressor's kernels are the device's."""
     data, kernels, launched = digits(), backend_on(Processor()), set()
     launch = kernels.device.launch
-    monkeypatch.setattr(
-        kernels.device, "launch", lambda source, *rest: (launched.add(source), launch(source, *rest))
-    )
-    sessions = [
-        session(
-            scheme,
-            "float32",
-            replica=Replica(
-                [Flatten("flatten"), Linear("fc", data.classes)],
-                data.shape,
-                backend=kernels,
-                dtype="float32",
-                seed=1,
-            ),
-            compression=planned(name, scheme),
-            steps=3,
-        )
-        for _ in range(2)
-    ]
+    noted = lambda source, *rest: (launched.add(source), launch(source, *rest))
+    monkeypatch.setattr(kernels.device, "launch", noted)
+    layers, chosen = [Flatten("flatten"), Linear("fc", data.classes)], planned(name, scheme)
+    replicas = [Replica(layers, data.shape, backend=kernels, dtype="float32", seed=1) for _ in range(2)]
+    sessions = [session(scheme, "float32", replica=one, compression=chosen, steps=3) for one in replicas]
     in_process(2).run(lambda comm: layerwise(comm, sessions[comm.rank]))
-    one, other = (side.replica.parameters for side in sessions)
-    assert bits(one) == bits(other)
+    assert bits(replicas[0].parameters) == bits(replicas[1].parameters)
     assert any("compression" in source for source in launched)

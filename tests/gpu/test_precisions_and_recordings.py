@@ -73,9 +73,8 @@ def test_a_16_bit_network_is_nearly_the_32_bit_one():
 @pytest.mark.parametrize("name", ["numpy", "numba"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_processors_refuse_16_bits_in_one_line(name, dtype):
-    with pytest.raises(
-        ValueError, match=rf"^dtype '{dtype}' needs a GPU backend; '{name}' has 'float32' and 'float64'$"
-    ):
+    message = rf"^dtype '{dtype}' needs a GPU backend; '{name}' has 'float32' and 'float64'$"
+    with pytest.raises(ValueError, match=message):
         Replica(layers(), SHAPE, backend=backend(name), dtype=dtype)
 
 
@@ -147,7 +146,7 @@ def test_what_is_recorded_is_not_run_again():
         def backward(self, dy, needs_dx):
             return dy.copy()
 
-    counted, bound = Counted(), None
+    counted = Counted()
     bound = backend_on(Processor(), graphs=True).record(counted)
     for _ in range(5):
         bound.forward(np.ones(3), train=True)
@@ -160,12 +159,9 @@ def test_a_failed_recording_leaves_the_stream_to_others():
     stream = SimpleNamespace(capturing=False)
     stream.begin_capture = lambda _mode: setattr(stream, "capturing", True)
     stream.end_capture = lambda: setattr(stream, "capturing", False)
-    cuda = SimpleNamespace(
-        using_allocator=lambda _: nullcontext(), runtime=SimpleNamespace(streamCaptureModeRelaxed=2)
-    )
-    device = SimpleNamespace(
-        _cupy=SimpleNamespace(cuda=cuda), _stream=stream, _recordings=SimpleNamespace(malloc=0)
-    )
+    runtime, recordings = SimpleNamespace(streamCaptureModeRelaxed=2), SimpleNamespace(malloc=0)
+    cuda = SimpleNamespace(using_allocator=lambda _: nullcontext(), runtime=runtime)
+    device = SimpleNamespace(_cupy=SimpleNamespace(cuda=cuda), _stream=stream, _recordings=recordings)
     with pytest.raises(ZeroDivisionError):
         Gpu.capture(device, lambda: 1 / 0)
     assert not stream.capturing

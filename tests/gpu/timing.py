@@ -1,6 +1,7 @@
 """Times of what a device does, in milliseconds: medians with the quartiles."""
 
 import statistics
+import sys
 import time
 from itertools import pairwise
 
@@ -24,6 +25,14 @@ def times(work, repetitions, *, on_gpu, warmup=3):
         events.append(stream.record(cupy.cuda.Event()))
     events[-1].synchronize()
     return [cupy.cuda.get_elapsed_time(before, after) for before, after in pairwise(events)]
+
+
+def release():
+    """Give memory back between networks, and between the libraries that are loaded."""
+    if "cupy" in sys.modules:
+        sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
 
 
 def summary(samples, name=""):

@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 from contract.networks import step as step_of
 
 from hpcdl.data.digits import digits
@@ -48,7 +49,7 @@ def train(name, dtype, settings, ranks, epochs):
     data = digits()
     kernels = backend(name, **settings)
     ring = find("aggregation", "ring")
-    images, labels = data.train.batch(range_of(data.train), "float32")
+    images, labels = shuffled(data.train)
     accuracies = []
 
     async def program(comm):
@@ -63,7 +64,7 @@ def train(name, dtype, settings, ranks, epochs):
             await ring(comm, net.gradients)
             optimizer.update(net.parameters, net.gradients, RATE)
         if comm.rank == 0:
-            seen, right = data.test.batch(range_of(data.test), "float32")
+            seen, right = shuffled(data.test)
             predicted = kernels.to_host(net.predict(kernels.asarray(seen)))
             accuracies.append(float((predicted.argmax(axis=1) == right).mean()))
 
@@ -71,7 +72,5 @@ def train(name, dtype, settings, ranks, epochs):
     return accuracies[0]
 
 
-def range_of(split):
-    import numpy as np
-
-    return np.random.default_rng(1).permutation(len(split))
+def shuffled(split):
+    return split.batch(np.random.default_rng(1).permutation(len(split)), "float32")

@@ -39,26 +39,15 @@ def transports(results, name, tiny):
             if kind == "host":
                 environment.pop("HPCDL_TRANSPORT")
             try:
-                done = subprocess.run(
-                    command,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=min(40, results.left()),
-                    check=False,
-                )
+                keys = {"env": environment, "timeout": min(40, results.left())}
+                done = subprocess.run(command, **keys, capture_output=True, text=True, check=False)
             except subprocess.TimeoutExpired:
                 put(results, title, kind, None, "no answer")
                 continue
             print(done.stdout, done.stderr)
-            answer = [line for line in done.stdout.splitlines() if line.startswith("answer ")]
-            put(
-                results,
-                title,
-                kind,
-                answer[-1][7:] if answer and not done.returncode else None,
-                done.stderr[-200:],
-            )
+            answers = [line[7:] for line in done.stdout.splitlines() if line.startswith("answer ")]
+            answer = answers[-1] if answers and not done.returncode else None
+            put(results, title, kind, answer, done.stderr[-200:])
 
 
 def put(results, title, kind, answer, why):

@@ -24,20 +24,10 @@ def outputs(name, shape, **settings):
 @pytest.mark.parametrize("name", sorted({*registry.names("models")} - {*SIZED}))
 def test_any_number_of_classes_and_the_smallest_images(name):
     """One pixel more than the size that is refused below, and three more in width."""
-    smallest = {
-        "alexnet": 55,
-        "googlenet": 79,
-        "nin": 55,
-        "overfeat": 59,
-        "vgg11": 17,
-        "vgg16": 17,
-        "vgg19": 17,
-        "locally_connected_vision": 12,
-        "cifar_quick": 12,
-        "nin_cifar": 6,
-        "lenet5": 3,
-    }.get(name, 1)
-    shape = (smallest, smallest + 3, 2)
+    smallest = {"alexnet": 55, "googlenet": 79, "nin": 55, "overfeat": 59, "vgg11": 17, "vgg16": 17, "vgg19": 17}
+    smallest |= {"locally_connected_vision": 12, "cifar_quick": 12, "nin_cifar": 6, "lenet5": 3}
+    side = smallest.get(name, 1)
+    shape = (side, side + 3, 2)
     assert list(outputs(name, shape).values())[-1] == (10,)
     for layer in (layers := built(name, shape, classes=3)):
         layer.declare(shape)

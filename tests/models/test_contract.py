@@ -8,13 +8,8 @@ from hpcdl.commands.parts.array_contracts import check_model
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten, ReLU
 
-SHAPES = {
-    "lenet5": (3, 6, 2),
-    "cifar_quick": (12, 15, 2),
-    "nin_cifar": (6, 9, 2),
-    "resnet20": (4, 7, 2),
-    "locally_connected_vision": (12, 15, 2),
-}
+SHAPES = {"lenet5": (3, 6, 2), "cifar_quick": (12, 15, 2), "nin_cifar": (6, 9, 2), "resnet20": (4, 7, 2)}
+SHAPES |= {"locally_connected_vision": (12, 15, 2)}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -50,10 +45,7 @@ class Longer(ReLU):
     ("layers", "wrong"),
     [
         (lambda classes: [Flatten("flatten"), Linear("fc", classes + 1)], "one output per class"),
-        (
-            lambda classes: [Linear("fc", 5), Halved("r"), Linear("fc2", classes)],
-            "gradients as differences of the loss",
-        ),
+        (lambda n: [Linear("fc", 5), Halved("r"), Linear("fc2", n)], "gradients as differences of the loss"),
         (lambda classes: [Longer("r"), Linear("fc", classes)], "sizes alone as with arithmetic"),
     ],
 )

@@ -68,11 +68,9 @@ WAYS = [
 def test_a_network_and_its_table_have_equal_messages_bytes_and_seconds(way, tmp_path, monkeypatch):
     assert main(["layers", "googlenet", "-o", str(tmp_path / "g.csv")]) == 0
     monkeypatch.setenv("HPCDL_DATA", str(tmp_path))
-    worlds = []
-    monkeypatch.setattr(
-        step_simulation, "simulated", lambda *one, **more: worlds.append(simulated(*one, **more)) or worlds[-1]
-    )
-    steps = []
+    worlds, steps = [], []
+    noted = lambda *one, **more: worlds.append(simulated(*one, **more)) or worlds[-1]
+    monkeypatch.setattr(step_simulation, "simulated", noted)
     for model in ("googlenet", {"name": "layers", "path": "g.csv"}):
         spec = case_of("replay", model=model, flops=1e12, ranks=6, network="gemini", **way).spec
         steps.append(virtual_step(spec, Conditions(spec.cluster, spec.compute_times, spec.images, 1 << 20)))
@@ -188,11 +186,7 @@ def test_a_bad_table_is_refused_in_one_line_with_file_line_and_column(text, tabl
 
 
 def test_a_table_that_is_no_file_is_refused(tmp_path):
-    for path, reason in [
-        (tmp_path, "Is a directory"),
-        (tmp_path / "no.csv", "No such file"),
-        ("", "path must be"),
-    ]:
+    for path, reason in [(tmp_path, "Is a dir"), (tmp_path / "no.csv", "No such file"), ("", "path must be")]:
         with pytest.raises(suite.UsageError, match=f"model: .*{reason}"):
             replay(path)
 
@@ -210,7 +204,5 @@ def test_a_table_is_read_as_it_was_written(table):
 
 
 def test_every_column_is_a_field():
-    assert {field.name for field in dataclasses.fields(SizedLayer)} == {
-        *HEAD.strip().split(","),
-        *SECONDS.splitlines()[1].split(","),
-    }
+    columns = {*HEAD.strip().split(","), *SECONDS.splitlines()[1].split(",")}
+    assert {field.name for field in dataclasses.fields(SizedLayer)} == columns

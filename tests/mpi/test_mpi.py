@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from contract.cases import case_of
 from contract.operands import operands
 from mpi4py import MPI
 
@@ -21,7 +22,6 @@ from hpcdl.fabric.vectors import SHORT_BYTES
 from hpcdl.launch.health import Health
 from hpcdl.run.case_loop import _run_case
 from hpcdl.run.job import Job
-from hpcdl.suite import parse
 
 pytestmark = pytest.mark.mpi
 
@@ -139,9 +139,7 @@ def test_one_rank_of_each_node_reads_its_health(mpi, monkeypatch):
             return Health([f"read by {begin}"], [], {"GPUs": 5.0}, {"gpu_mhz": 1000 + rank})
 
     monkeypatch.setattr("hpcdl.run.job.Sensors", Sensors)
-    keys = ('kind = "collective"', 'collective = "allreduce"', 'aggregation = "ring"', "message_bytes = 64")
-    text = "\n".join(['[suite]\nname = "tiny"\n[[case]]', *keys, "repetitions = 1", f"ranks = {size}"])
-    (case,) = parse(text, "tiny").cases
+    case = case_of("collective", ranks=size, message_bytes=64, repetitions=1)
     result, _, _ = _run_case(case, Job(mpi), mpi.comm, Path("0.h5"))  # written if the case fails
     if rank == 0:
         assert (result["energy_joules"], result["energy_of"]) == (5.0, "GPUs")
@@ -400,9 +398,8 @@ def test_a_rank_answers_while_it_pauses(mpi):
 
     async def program(comm):
         if comm.rank == 0:
-            slow = Slowed(
-                comm, Delays(Straggler(rank=0, probability=1, seconds=1), 0, 1), Clock(sleep=until_answered)
-            )
+            delays = Delays(Straggler(rank=0, probability=1, seconds=1), 0, 1)
+            slow = Slowed(comm, delays, Clock(sleep=until_answered))
             server = slow.start(echo(comm), shared_tags=True)
             await slow.compute(INPUT, lambda: None)
             await server

@@ -92,9 +92,8 @@ def test_a_pipeline_equals_the_undivided_network(schedule, mpi, difference):
 
 WITHOUT_DROPOUT = [layer for layer in CONVOLUTIONAL if not isinstance(layer, Dropout)]
 DIVIDED = [(layers, {"split": split, "linear": linear}, synchronous) for layers, split, linear in CASES]
-DIVIDED += [
-    (WITHOUT_DROPOUT, {"split": "hybrid", "exchange": exchange}, synchronous) for exchange in ("turns", "slices")
-]
+HYBRIDS = [{"split": "hybrid", "exchange": exchange} for exchange in ("turns", "slices")]
+DIVIDED += [(WITHOUT_DROPOUT, hybrid, synchronous) for hybrid in HYBRIDS]
 IN_PAIRS = [
     (WITHOUT_DROPOUT, {"split": "hybrid"}, layerwise),  # sums of gradients are under way beside activations
     (LOCAL, {"split": "model"}, partial(ssp, **BSP)),

@@ -108,10 +108,7 @@ def zoo():
                 [
                     [Convolution("1x1", 3, 1)],
                     [Convolution("reduce", 2, 1), ReLU("relu"), Convolution("3x3", 4, 3, padding=1)],
-                    [
-                        AveragePooling("pool", 3, stride=1, padding=1, mode="floor"),
-                        Convolution("after", 2, 1),
-                    ],
+                    [AveragePooling("pool", 3, stride=1, padding=1, mode="floor"), Convolution("after", 2, 1)],
                     [],
                 ],
             ),

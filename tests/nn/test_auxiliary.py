@@ -1,5 +1,7 @@
 """Auxiliary classifiers: their parts of loss and gradients, and their absence in evaluation."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -29,10 +31,7 @@ def network(*, heads=True, weight=0.3):
 
 @pytest.fixture
 def build(kernels):
-    def make(layers, *, dtype="float64"):
-        return Replica(layers, SHAPE, backend=kernels, dtype=dtype, seed=1)
-
-    return make
+    return partial(Replica, shape=SHAPE, backend=kernels, dtype="float64", seed=1)
 
 
 @pytest.fixture

@@ -29,11 +29,7 @@ def test_impossible_shapes_name_the_layer():
         (Dropout("d1", 1.0), (2,), r"^d1: ratio must be .* got 1\.0$"),
         (BatchNorm("b1", eps=0), (2,), r"^b1: eps"),
         (BatchNorm("b1", momentum=1.5), (2,), r"^b1: .*1\.5$"),
-        (
-            Concat("m1", [[Convolution("a", 2, 1)], [Convolution("b", 2, 3)]]),
-            (5, 5, 2),
-            r"^m1: branches end in",
-        ),
+        (Concat("m1", [[Convolution("a", 2, 1)], [Convolution("b", 2, 3)]]), (5, 5, 2), r"^m1: branches end in"),
         (Concat("m1", [[]]), (5, 5, 2), r"^m1: needs two branches or more, got 1$"),
         (Residual("r1", [Convolution("a", 2, 1)]), (5, 5, 3), r"^r1: .*\(5, 5, 2\).*\(5, 5, 3\)$"),
     ]:

@@ -50,12 +50,8 @@ def test_running_statistics_by_hand(kernels):
 
 
 def test_initialisers_reach_their_tensors(kernels):
-    layers = [
-        LocallyConnected("u", 8, 3, padding=1),
-        Convolution("c", 200, 5, bias=constant(0.2)),
-        Flatten("f"),
-        Linear("l", 300),
-    ]
+    layers = [LocallyConnected("u", 8, 3, padding=1), Convolution("c", 200, 5, bias=constant(0.2))]
+    layers += [Flatten("f"), Linear("l", 300)]
     replica = Replica(layers, (5, 5, 8), backend=kernels, dtype="float64")
     vector = host(replica, replica.parameters)
     views = {t.name: vector[t.span] for t in replica.tensors}
@@ -73,9 +69,8 @@ def loss(kernels):
     op = SoftmaxCrossEntropy(3, kernels, "float64")
 
     def run(logits, labels, scale=1.0):
-        total, correct, gradient = op(
-            kernels.asarray(np.asarray(logits, float)), kernels.asarray(np.asarray(labels)), scale
-        )
+        given = kernels.asarray(np.asarray(logits, float)), kernels.asarray(np.asarray(labels))
+        total, correct, gradient = op(*given, scale)
         return total, correct, kernels.to_host(gradient).copy()
 
     return run

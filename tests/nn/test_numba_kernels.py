@@ -63,13 +63,11 @@ def geometry(image, filters, taps, padding=0, stride=1, groups=1, *, dtype="floa
 
 
 def run(op, places, images=3):
-    random = np.random.default_rng(1)
-    x = random.standard_normal((images, *places.image)).astype(places.dtype)
-    weight = random.standard_normal((places.output[2], *places.kernel, places.image[2] // places.groups)).astype(
-        places.dtype
+    random, filters = np.random.default_rng(1), places.output[2]
+    shapes = (images, *places.image), (filters, *places.kernel, places.image[2] // places.groups), (filters,)
+    x, weight, bias, dy = (
+        random.standard_normal(shape).astype(places.dtype) for shape in (*shapes, (images, *places.output))
     )
-    bias = random.standard_normal(places.output[2]).astype(places.dtype)
-    dy = random.standard_normal((images, *places.output)).astype(places.dtype)
     weights = Weights(weight, bias, np.empty_like(weight), np.empty_like(bias))
     y = op.forward(x, weights).copy()
     dx = op.backward(dy, weights, needs_dx=True)
@@ -140,10 +138,8 @@ def test_one_image_is_enough_for_several_threads(monkeypatch):
     with threads(2):
         run(Winograd(window), window, images=1)
         assert len(used) >= 3
-        for places in (
-            geometry((30, 30, 64), 64, 1, dtype="float32"),
-            geometry((30, 30, 64), 64, 3, 1, 2, dtype="float32"),
-        ):
+        for taps, padding, stride in ((1, 0, 1), (3, 1, 2)):
+            places = geometry((30, 30, 64), 64, taps, padding, stride, dtype="float32")
             used.clear()
             run(Convolution(places), places, images=1)
             assert used == [2, 2]
@@ -184,24 +180,16 @@ def test_variance_with_a_large_mean():
 
 
 def compiled():
-    modules = [
-        importlib.import_module(f"{package.__name__}.{entry.name}")
-        for entry in pkgutil.iter_modules(package.__path__)
-    ]
-    kernels = {id(thing): thing for m in modules for thing in vars(m).values() if isinstance(thing, Dispatcher)}
-    return {
-        f"{thing.py_func.__module__}.{thing.py_func.__name__}": len(thing.signatures) for thing in kernels.values()
-    }
+    names = [f"{package.__name__}.{entry.name}" for entry in pkgutil.iter_modules(package.__path__)]
+    things = [thing for name in names for thing in vars(importlib.import_module(name)).values()]
+    kernels = [(thing.py_func, thing) for thing in things if isinstance(thing, Dispatcher)]
+    return {(of.__module__, of.__name__): len(thing.signatures) for of, thing in kernels}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "count"),
-    [
-        ("float32", 2),
-        ("float64", 1),
-        *(pytest.param(*one, marks=pytest.mark.grid) for one in (("float32", 1), ("float64", 2))),
-    ],
-)
+ON_A_GRID = [pytest.param(*one, marks=pytest.mark.grid) for one in (("float32", 1), ("float64", 2))]
+
+
+@pytest.mark.parametrize(("dtype", "count"), [("float32", 2), ("float64", 1), *ON_A_GRID])
 def test_after_preparation_nothing_is_compiled(dtype, count, zoo, batch, step, monkeypatch):
     """Otherwise the first step would take half a minute."""
     kernels = backend("numba")

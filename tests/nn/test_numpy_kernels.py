@@ -124,12 +124,10 @@ def test_microbatches_add_up_to_the_batch(data, kernels, bounds, order, step):
     expected, _ = step(whole, images, labels, 1 / IMAGES)
     parts = [slice(*pair) for pair in pairwise(bounds)]
     bound = split.bindings(len(parts))
-    outputs = []
-    for part, binding in zip(parts, bound, strict=True):
-        x = images[part]
+    outputs = [images[part] for part in parts]
+    for number, binding in enumerate(bound):
         for stage in binding:
-            x = stage.forward(x)
-        outputs.append(x)
+            outputs[number] = stage.forward(outputs[number])
     split.gradients[:] = np.nan
     loss, first = 0.0, True
     for part, binding, y in list(zip(parts, bound, outputs, strict=True))[::order]:

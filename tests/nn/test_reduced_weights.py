@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from contract import networks
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
@@ -155,19 +156,13 @@ def test_a_network_computes_with_rounded_weights_and_activations():
         random = np.random.default_rng(images)
         x, dy = random.standard_normal((images, *SHAPE)), random.standard_normal((images, CLASSES))
         tensors = {one.name: one for one in mine.tensors}
-        first, second = (
-            round_rows(plain.parameters[tensors[f"{name}.weight"].span][None], 5, signed=True).reshape(
-                tensors[f"{name}.weight"].shape
-            )
-            for name in ("fc1", "fc2")
-        )
+        weights = [one for name, one in tensors.items() if name.endswith("weight")]
+        rounded = (round_rows(plain.parameters[one.span][None], 5, signed=True) for one in weights)
+        first, second = (flat.reshape(one.shape) for flat, one in zip(rounded, weights, strict=True))
         given = round_rows(x.reshape(images, 6), 3, signed=False)
         before = given @ first.T
         hidden = round_rows(np.maximum(before, 0), 3, signed=False)
-        y = x
-        for stage in mine.stages:
-            y = stage.forward(y)
-        np.testing.assert_allclose(y, hidden @ second.T, atol=1e-12)
+        np.testing.assert_allclose(networks.forward(mine, x), hidden @ second.T, atol=1e-12)
         upstream = dy
         for stage in reversed(mine.stages):
             upstream = stage.backward(upstream)

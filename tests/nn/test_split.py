@@ -15,22 +15,16 @@ from hpcdl.nn.split.layers import windowed
 
 
 def test_a_layer_that_cannot_be_split_is_named():
+    one, flat = Convolution("conv1", 3, 1), Flatten("flatten")
+    flattened = "a branch that ends in a flattened image cannot be split"
     for layers, split, message in [
         ([Convolution("conv1", 3, 3)], "model", "conv1: 3 filters cannot be split among 4 ranks"),
         ([Convolution("conv1", 8, 3, groups=4)], "model", "conv1: filters in 4 groups cannot be split"),
         ([Convolution("conv1", 8, 5)], "space", "conv1: 3 rows of outputs cannot be split among 4 ranks"),
         ([LocallyConnected("local1", 8, 6)], "model", "local1: 2 rows of outputs cannot be split among 4 ranks"),
         ([Flatten("flatten"), Linear("fc", 3)], "hybrid", "fc: 3 outputs cannot be split among 4 ranks"),
-        (
-            [Residual("block", [Convolution("conv1", 3, 1)], [Convolution("conv2", 3, 1)])],
-            "model",
-            "block.conv1: 3 filters cannot be split among 4 ranks",
-        ),
-        (
-            [Concat("block", [[Convolution("conv1", 4, 1), Flatten("flatten1")], [Flatten("flatten2")]])],
-            "model",
-            "block: a branch that ends in a flattened image cannot be split",
-        ),
+        ([Residual("block", [one], [one])], "model", "block.conv1: 3 filters cannot be split among 4 ranks"),
+        ([Concat("block", [[Convolution("conv1", 4, 1), flat], [flat]])], "model", f"block: {flattened}"),
     ]:
         with pytest.raises(ValueError, match=f"^{message}"):
             divide(layers, (7, 7, 4), split=split, linear="outputs", rank=0, ranks=4)
@@ -40,34 +34,20 @@ def test_a_layer_that_cannot_be_split_is_named():
 @pytest.mark.parametrize("linear", ["outputs", "inputs"])
 def test_the_parts_of_the_ranks_are_the_whole_layer(split, linear):
     """Each parameter is held by one rank, or by all."""
-    layers = [
-        LocallyConnected("local1", 3, 2),
-        Convolution("conv1", 5, 3, padding=1, relu=True),
-        Flatten("flatten"),
-        Linear("fc", 7),
-    ]
-    whole = {}
-    shape = (9, 8, 2)
+    layers = [LocallyConnected("local1", 3, 2), Convolution("conv1", 5, 3, padding=1, relu=True)]
+    layers += [Flatten("flatten"), Linear("fc", 7)]
+    whole, shape = {}, (9, 8, 2)
     for layer in layers:
         whole |= {f"{layer.name}.{one.name}": np.zeros(one.shape) for one in layer.declare(shape)}
         shape = layer.output(shape)
     for rank in range(3):
         for part in divide(layers, (9, 8, 2), split=split, linear=linear, rank=rank, ranks=3).parts:
             for name, cut in part.cuts.items():
-                whole[f"{part.of or part.name}.{name}"].reshape(cut.view)[
-                    (*[slice(None)] * cut.axis, cut.own)
-                ] += 1
-    assert {name: set(np.unique(held)) for name, held in whole.items()} == {
-        name: {1.0} if divided(name, split) else {0.0} for name in whole
-    }
-
-
-def divided(name, split):
-    return (
-        name.startswith("fc")
-        or (split != "hybrid" and name.startswith("local"))
-        or (split == "model" and name.startswith("conv"))
-    )
+                held = whole[f"{part.of or part.name}.{name}"].reshape(cut.view)
+                held[(*[slice(None)] * cut.axis, cut.own)] += 1
+    divided = {"hybrid": ("fc",), "space": ("fc", "local"), "model": ("fc", "local", "conv")}[split]
+    for name, held in whole.items():
+        assert set(np.unique(held)) == {float(name.startswith(divided))}, name
 
 
 def test_rows_that_windows_read():

@@ -1,6 +1,6 @@
 """The two-loop recursion compared with explicit matrices, on vectors and shards; the strong Wolfe conditions."""
 
-from math import cos, inf, log, nan, sin
+from math import cos, inf, isnan, log, nan, sin
 
 import numpy as np
 import pytest
@@ -79,10 +79,8 @@ def test_direction_equals_the_matrix_product(count, parts):
     size = 13
     steps, changes = steps_and_changes(size, count, seed=count)
     gradient = np.random.default_rng(9).normal(size=size)
-    found = direction(gradient, steps, changes, parts)
-    np.testing.assert_allclose(
-        found, -inverse_hessian(size, [*zip(steps, changes, strict=True)]) @ gradient, rtol=0, atol=1e-8
-    )
+    expected = -inverse_hessian(size, [*zip(steps, changes, strict=True)]) @ gradient
+    np.testing.assert_allclose(direction(gradient, steps, changes, parts), expected, rtol=0, atol=1e-8)
 
 
 def test_a_pair_without_curvature_is_not_kept():
@@ -134,15 +132,9 @@ def test_with_too_few_trials_the_best_decrease_is_returned(name, first, most):
     start, slope = function(0.0)
     length, tried = search(function, first, most)
     assert len(tried) <= most
-    fit = [
-        t
-        for t in tried
-        if function(t)[0] <= start + SUFFICIENT_DECREASE * t * slope and function(t)[1] == function(t)[1]
-    ]
-    if length == 0:
-        assert not fit
-    else:
-        assert length in fit
+    decreased = [t for t in tried if function(t)[0] <= start + SUFFICIENT_DECREASE * t * slope]
+    fit = [t for t in decreased if not isnan(function(t)[1])]
+    assert length in fit if length else not fit
 
 
 def test_an_increasing_function_gives_length_zero():

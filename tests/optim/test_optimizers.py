@@ -100,61 +100,59 @@ def test_adaptive_rules_are_those_of_their_papers():
         np.testing.assert_allclose(run(rule, start, gradients, [0.02] * 9), expected, rtol=1e-12)
 
 
-TENSORS = [(0, 40, True, 1.0), (40, 7, False, 2.0), (47, 30, True, 1.0), (77, 3, True, 0.5)]
-"""Begin, length, weight decay, factor on the rate."""
+SIZES = [(40, True, 1.0), (5, False, 2.0), (1, True, 1.0), (30, True, 0.1), (7, False, 1.0), (0, False, 2.0)]
+"""Entries of the tensors of a vector, whether they decay, and the multiple of their rate."""
+ENDS = list(itertools.accumulate(size for size, _, _ in SIZES))
+TENSORS = [
+    SimpleNamespace(span=slice(end - size, end), decay=decay, rate=rate)
+    for (size, decay, rate), end in zip(SIZES, ENDS, strict=True)
+]
+N = ENDS[-1]
+START = np.random.default_rng(1).standard_normal(N)
+GRADIENTS = np.random.default_rng(2).standard_normal((6, N))
+RATES = 0.1 / np.arange(1, 7)
 
 
-def by_tensor(rule):
-    rule.multipliers = Multipliers.of(
-        [SimpleNamespace(span=slice(a, a + n), decay=decay, rate=rate) for a, n, decay, rate in TENSORS]
-    )
-    return rule
+def trained(rule, span=slice(0, N), start=START):
+    """Return the part of the parameters in a span after its updates by tensor."""
+    whole = Multipliers.of(TENSORS)
+    rule.multipliers = whole if span == slice(0, N) else whole.part(span)
+    return run(rule, start[span], GRADIENTS[:, span], RATES)
 
 
 def test_lars_is_algorithm_1_of_you_2017():
-    start, gradients = gradients_of(1, 80, "float64", seed=1)[0], gradients_of(9, 80, "float64")
-    start[47:77] = 0  # a norm of 0: no local rate
-    found = run(by_tensor(LARS(momentum=0.9, weight_decay=0.01, trust=0.02)), start, gradients, [0.3] * 9)
-    for begin, length, adapted, multiple in TENSORS:
-        w, v = start[begin : begin + length].copy(), np.zeros(length)
-        for g in gradients[:, begin : begin + length]:
-            decay = 0.01 if adapted else 0.0
-            local = (
-                0.02 * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w))
-                if adapted and w.any()
-                else 1
-            )
-            v = 0.9 * v + 0.3 * multiple * local * (g + decay * w)
+    start = START.copy()
+    start[TENSORS[3].span] = 0  # a norm of 0: no local rate
+    found = trained(LARS(momentum=0.9, weight_decay=0.01, trust=0.02), start=start)
+    for one in TENSORS:
+        w, v = start[one.span], 0.0
+        for g, rate in zip(GRADIENTS[:, one.span], one.rate * RATES, strict=True):
+            decay, local = 0.01 * one.decay, 1.0
+            if one.decay and w.any():
+                local = 0.02 * np.linalg.norm(w) / (np.linalg.norm(g) + decay * np.linalg.norm(w))
+            v = 0.9 * v + rate * local * (g + decay * w)
             w = w - v
-        np.testing.assert_allclose(found[begin : begin + length], w, rtol=1e-12)
+        np.testing.assert_allclose(found[one.span], w, rtol=1e-12)
 
 
 def test_lamb_is_algorithm_2_of_you_2020():
-    start, gradients = gradients_of(1, 80, "float64", seed=1)[0], gradients_of(9, 80, "float64")
-    found = run(by_tensor(LAMB(beta1=0.8, beta2=0.95, weight_decay=0.1)), start, gradients, [0.02] * 9)
-    for begin, length, adapted, multiple in TENSORS:
-        w, m, s = start[begin : begin + length].copy(), np.zeros(length), np.zeros(length)
-        for t, g in enumerate(gradients[:, begin : begin + length], 1):
+    found = trained(LAMB(beta1=0.8, beta2=0.95, weight_decay=0.1))
+    for one in TENSORS:
+        w, m, s = START[one.span], 0.0, 0.0
+        for t, (g, rate) in enumerate(zip(GRADIENTS[:, one.span], one.rate * RATES, strict=True), 1):
             m, s = 0.8 * m + 0.2 * g, 0.95 * s + 0.05 * g**2
-            u = m / (1 - 0.8**t) / (np.sqrt(s / (1 - 0.95**t)) + 1e-6) + (0.1 * w if adapted else 0)
-            ratio = np.linalg.norm(w) / np.linalg.norm(u) if adapted else 1
-            w = w - 0.02 * multiple * ratio * u
-        np.testing.assert_allclose(found[begin : begin + length], w, rtol=1e-12)
+            u = m / (1 - 0.8**t) / (np.sqrt(s / (1 - 0.95**t)) + 1e-6) + 0.1 * one.decay * w
+            w = w - rate * (np.linalg.norm(w) / np.linalg.norm(u) if one.decay else 1) * u
+        np.testing.assert_allclose(found[one.span], w, rtol=1e-12)
 
 
 def test_rules_by_tensor_take_shards_of_whole_tensors_only():
     for made_by in [LARS, LAMB]:
-        start, gradients = gradients_of(1, 80, "float64", seed=1)[0], gradients_of(3, 80, "float64")
-        whole = run(by_tensor(made_by()), start, gradients, [0.1] * 3)
-        for begin, end in [(0, 40), (40, 77), (77, 80)]:
-            part = made_by()
-            part.multipliers = by_tensor(made_by()).multipliers.part(slice(begin, end))
-            shard = run(part, start[begin:end], gradients[:, begin:end], [0.1] * 3)
-            np.testing.assert_array_equal(shard, whole[begin:end])
-        part = made_by()
-        part.multipliers = by_tensor(part).multipliers.part(slice(3, 80))
+        whole = trained(made_by())
+        for span in (slice(0, 40), slice(40, 76), slice(76, N)):
+            np.testing.assert_array_equal(trained(made_by(), span), whole[span])
         with pytest.raises(ValueError, match="whole tensors"):
-            part.update(start[3:], gradients[0, 3:], 0.1)
+            trained(made_by(), slice(3, N))
 
 
 def test_a_new_rate_affects_new_gradients_only():
@@ -234,9 +232,8 @@ def test_nesterov_without_lookahead_is_sutskevers_rule():
     """v <- mu v - rate g(x + mu v); x <- x + v, with g(x) = x; behind a loss scale, too."""
     for scale in [1.0, 1024.0]:
         inner = Nesterov(momentum=0.9)
-        optimizer = (
-            inner if scale == 1 else LossScaling(inner, SimpleNamespace(parameters=np.zeros(7)), scale=scale)
-        )
+        scaled = LossScaling(inner, SimpleNamespace(parameters=np.zeros(7)), scale=scale)
+        optimizer = inner if scale == 1 else scaled
         y, found = np.linspace(-1, 1, 7), np.zeros(7)
         x, v = y.copy(), np.zeros(7)
         for _ in range(5):
@@ -248,57 +245,24 @@ def test_nesterov_without_lookahead_is_sutskevers_rule():
         assert np.abs(y - x).max() > 0.1
 
 
-SIZES = [(40, True, 1.0), (5, False, 2.0), (1, True, 1.0), (30, True, 0.1), (7, False, 1.0), (0, False, 2.0)]
-"""Entries of the tensors of a vector, whether they decay, and the multiple of their rate."""
-STEPS = 6
-DECAY = 0.1
-
-
-def tensors():
-    offset = 0
-    for size, decay, rate in SIZES:
-        yield SimpleNamespace(span=slice(offset, offset + size), decay=decay, rate=rate)
-        offset += size
-
-
-N = sum(size for size, _, _ in SIZES)
-START = np.random.default_rng(1).standard_normal(N)
-GRADIENTS = np.random.default_rng(2).standard_normal((STEPS, N))
-RATES = 0.1 / np.arange(1, STEPS + 1)
-
-
-def trained(optimizer, span=slice(0, N)):
-    return run(optimizer, START[span], GRADIENTS[:, span], RATES)
-
-
-def each_tensor_by_itself(make):
-    """Update with one optimizer per tensor, with its own decay and rate."""
-    w = START.copy()
-    for tensor in tensors():
-        optimizer = make(weight_decay=DECAY if tensor.decay else 0.0)
-        w[tensor.span] = run(optimizer, w[tensor.span], GRADIENTS[:, tensor.span], tensor.rate * RATES)
-    return w
-
-
 @each_rule
 @pytest.mark.parametrize("piece_bytes", [8, 24, 56, 808, 1 << 17])
 def test_the_whole_vector_is_updated_as_tensor_by_tensor(make, piece_bytes, monkeypatch):
+    """One optimizer per tensor has its own decay and rate."""
     monkeypatch.setattr(protocol, "BLOCK_BYTES", piece_bytes)
-    optimizer = make(weight_decay=DECAY)
-    optimizer.multipliers = Multipliers.of(tensors())
-    np.testing.assert_allclose(trained(optimizer), each_tensor_by_itself(make), rtol=1e-12)
+    found = trained(make(weight_decay=0.1))
+    for one in TENSORS:
+        alone = run(make(weight_decay=0.1 * one.decay), START[one.span], GRADIENTS[:, one.span], one.rate * RATES)
+        np.testing.assert_allclose(found[one.span], alone, rtol=1e-12)
 
 
 @each_rule
 def test_a_part_of_the_vector_is_updated_as_in_the_whole(make):
     """For any part: a server's shard, or a layer."""
-    optimizer = make(weight_decay=DECAY)
-    optimizer.multipliers = whole = Multipliers.of(tensors())
-    expected = trained(optimizer)
+    expected = trained(make(weight_decay=0.1))
     for begin, end in itertools.pairwise([0, 0, 3, 42, 43, 44, 45, 46, 80, N]):
-        optimizer = make(weight_decay=DECAY)
-        optimizer.multipliers = whole.part(slice(begin, end))
-        np.testing.assert_array_equal(trained(optimizer, slice(begin, end)), expected[begin:end])
+        part = trained(make(weight_decay=0.1), slice(begin, end))
+        np.testing.assert_array_equal(part, expected[begin:end])
 
 
 def test_without_a_gradient_biases_and_batch_normalisation_stay_and_weights_shrink():

@@ -96,10 +96,7 @@ def build_osu(folder):
     """Build OSU's allreduce in ``folder`` for MPICH; return the program."""
     wrappers = [f"{name}={ROOT}/.venv/bin/{wrapper}" for name, wrapper in (("CC", "mpicc"), ("CXX", "mpicxx"))]
     place = Path(folder, "c/mpi/collective/blocking")  # since version 7.1
-    for command in (
-        [Path(OSU, "configure").resolve(), *wrappers],
-        ["make", "-C", place, "osu_allreduce"],
-    ):
+    for command in ([Path(OSU, "configure").resolve(), *wrappers], ["make", "-C", place, "osu_allreduce"]):
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
     return place / "osu_allreduce"
 
@@ -171,14 +168,11 @@ def main():
     print(f"Allreduce on {processor()}, {os.cpu_count()} cores, {options.rounds} rounds\n")
     if not OSU:
         print("OSU was not run: set OSU=/path/to/osu-micro-benchmarks to the folder of its sources.\n")
-    print(
-        "| ranks | bytes | best scheme | us | best native | us | ratio | quartiles | auto | us | best/auto | quartiles |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    cells = "best scheme | us | best native | us | ratio | quartiles | auto | us | best/auto | quartiles"
+    print(f"| ranks | bytes | {cells} |\n{'|---' * 12}|")
+    sizes = [*map(int, options.sizes.split(","))]
     for ranks in map(int, options.ranks.split(",")):
-        for size, times, chosen, ours, theirs in compare(
-            ranks, map(int, options.sizes.split(",")), options.rounds
-        ):
+        for size, times, chosen, ours, theirs in compare(ranks, sizes, options.rounds):
             plain = [one for one in ours if one[1] != "auto"]
             mine, its = best(times, plain), best(times, theirs)
             cells = []

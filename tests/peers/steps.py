@@ -15,6 +15,7 @@ import statistics
 import sys
 import threading
 import time
+from itertools import product
 from pathlib import Path
 
 from turns import ROOT, THREADS, ensembles, parser, processor, quartiles, serve
@@ -78,25 +79,32 @@ def groups(network):
     ]
 
 
+def prepared(name, batch, layout):
+    """Return PyTorch's network, a batch in the memory ``layout``, and the optimizer."""
+    import torch
+    import torch_zoo
+
+    shape, classes, _ = NETWORKS[name]
+    form = getattr(torch, layout)
+    network = getattr(torch_zoo, name)(shape, classes).train().to(memory_format=form)
+    images, labels = map(torch.from_numpy, draw(shape, classes, batch))
+    images = images.permute(0, 3, 1, 2).contiguous(memory_format=form)
+    optimizer = torch.optim.SGD(groups(network), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
+    return network, images, labels, optimizer
+
+
 def pytorchs(name, kind, batch):
     """Return a function that executes a training step with PyTorch; ReLUs are in place, as usual."""
     import torch
     import torch_zoo
 
     layout, _, compiled = kind.partition(" ")
-    shape, classes, _ = NETWORKS[name]
-    network = getattr(torch_zoo, name)(shape, classes).train()
+    network, images, labels, optimizer = prepared(name, batch, layout)
     for module in network.modules():
         if isinstance(module, torch.nn.ReLU):
             module.inplace = True
-    form = getattr(torch, layout)
-    network = network.to(memory_format=form)
     if compiled:
         network = torch.compile(network)
-    images, labels = draw(shape, classes, batch)
-    images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=form)
-    labels = torch.from_numpy(labels)
-    optimizer = torch.optim.SGD(groups(network), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
 
     def step():
         optimizer.zero_grad(set_to_none=True)
@@ -158,14 +166,11 @@ def play(step, before):
 def players(name, batch, kinds, counts):
     """Programs of :func:`ensembles`: each contender with each number of threads."""
     command = [sys.executable, str(Path(__file__).resolve()), "--play"]
-    return {
-        (kind, count): (
-            1,
-            [["env", *(f"{key}={count}" for key in THREADS), *command, kind, name, str(batch), str(count)]],
-        )
-        for kind in kinds
-        for count in counts
-    }
+    found = {}
+    for kind, count in product(kinds, counts):
+        threads = ["env", *(f"{key}={count}" for key in THREADS)]
+        found[kind, count] = 1, [[*threads, *command, kind, name, str(batch), str(count)]]
+    return found
 
 
 def compare(name, batch, kinds, counts, rounds):
@@ -193,11 +198,8 @@ def rows(name, batch, backend, peers, counts, rounds):
         low, ratio, high = quartiles([its / mine for mine, its in pairs])
         mine, its = memory[backend, count], min(memory[kind, count] for kind in peers)
         gains = alone["hpcdl"] / ours, alone["PyTorch"] / theirs
-        print(
-            f"| {name} | {batch} | {count} | {ours * 1e3:.1f} | {theirs * 1e3:.1f} | {ratio:.2f} "
-            f"| {low:.2f} to {high:.2f} | {mine:.0f} | {its:.0f} |",
-            flush=True,
-        )
+        cells = f"{ours * 1e3:.1f} | {theirs * 1e3:.1f} | {ratio:.2f} | {low:.2f} to {high:.2f}"
+        print(f"| {name} | {batch} | {count} | {cells} | {mine:.0f} | {its:.0f} |", flush=True)
         yield count, (ratio, *gains)
 
 
@@ -216,14 +218,10 @@ def main():
     import torch
 
     counts = sorted({1, options.threads})
-    print(
-        f"hpcdl ({options.backend}) compared with PyTorch {torch.__version__} on {processor()}, {os.cpu_count()} cores, "
-        f"{options.rounds} rounds\n"
-    )
-    print(
-        "| model | batch | threads | hpcdl ms | PyTorch ms | PyTorch / hpcdl | quartiles | hpcdl MB | PyTorch MB |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    place = f"{processor()}, {os.cpu_count()} cores, {options.rounds} rounds"
+    print(f"hpcdl ({options.backend}) compared with PyTorch {torch.__version__} on {place}\n")
+    cells = "hpcdl ms | PyTorch ms | PyTorch / hpcdl | quartiles | hpcdl MB | PyTorch MB"
+    print(f"| model | batch | threads | {cells} |\n{'|---' * 9}|")
     found = {count: [] for count in counts}
     peers = [*LAYOUTS, *(f"{layout} compiled" for layout in LAYOUTS if options.compile)]
     for one in options.models.split(","):
@@ -242,9 +240,8 @@ def sentences(found):
         ours, theirs = map(statistics.geometric_mean, gains)
         threads = {1: "one thread", 2: "two threads"}.get(count, f"{count} threads")
         if count > 1:
-            lines.append(
-                f"With {threads} a step of hpcdl is {ours:.2f} times as fast as with one, a step of PyTorch {theirs:.2f}."
-            )
+            faster = f"{ours:.2f} times as fast as with one, a step of PyTorch {theirs:.2f}."
+            lines.append(f"With {threads} a step of hpcdl is {faster}")
         times = f"{statistics.geometric_mean(ratios):.2f} times as fast as PyTorch's (at least {min(ratios):.2f} times)"
         lines.append(f"On {threads} a training step is {times}.")
     return lines

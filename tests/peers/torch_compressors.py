@@ -125,14 +125,8 @@ def power_sgd(tensors, whole, state):
         matrix.sub_(p @ state[number].T)
 
 
-COMPRESSORS = {
-    "fp16": cast(torch.float16),
-    "bf16": cast(torch.bfloat16),
-    **{
-        one.__name__: one
-        for one in (sign, ef_sign, one_bit, terngrad, qsgd, threshold, top_k, random_k, dgc, power_sgd)
-    },
-}
+OTHERS = (sign, ef_sign, one_bit, terngrad, qsgd, threshold, top_k, random_k, dgc, power_sgd)
+COMPRESSORS = {"fp16": cast(torch.float16), "bf16": cast(torch.bfloat16), **{one.__name__: one for one in OTHERS}}
 
 
 def peer(name, shapes):

@@ -23,13 +23,12 @@ BATCHES = {"lenet5": 64, "nin_cifar": 32, "resnet20": 64, "alexnet": 16, "google
 STEPS = {"lenet5": 40, "nin_cifar": 3, "resnet20": 5}
 """Of a turn; 2 for the others."""
 RANKS = 2
-RATE, MOMENTUM, DECAY = 1e-4, 0.9, 2e-4
 
 
 def play_hpcdl(name, aggregation, bucket_bytes):
     from contract.networks import layers
     from contract.sessions import training_session
-    from steps import NETWORKS, draw
+    from steps import DECAY, MOMENTUM, NETWORKS, RATE, draw
 
     from hpcdl import registry
     from hpcdl.fabric.mpi.comm import Mpi
@@ -72,18 +71,13 @@ def play_hpcdl(name, aggregation, bucket_bytes):
 def play_pytorch(name, rank, meeting):
     import torch
     import torch_zoo
-    from steps import NETWORKS, draw, groups
+    from steps import prepared
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=RANKS)
-    shape, classes, _ = NETWORKS[name]
-    network = getattr(torch_zoo, name)(shape, classes).train().to(memory_format=torch.channels_last)
+    network, images, labels, optimizer = prepared(name, BATCHES[name], "channels_last")
     parallel = DistributedDataParallel(network, gradient_as_bucket_view=True)
-    images, labels = draw(shape, classes, BATCHES[name])
-    images = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
-    labels = torch.from_numpy(labels)
-    optimizer = torch.optim.SGD(groups(network), RATE, momentum=MOMENTUM, weight_decay=DECAY, fused=True)
 
     def answer(together, steps):
         begin = time.perf_counter_ns()
@@ -102,9 +96,8 @@ def compare(name, rounds, aggregation, bucket_bytes):
     steps = STEPS.get(name, 2)
     ours = ["--hpcdl", name, "--aggregation", aggregation, "--bucket-bytes", str(bucket_bytes)]
     with tempfile.TemporaryDirectory() as folder:
-        pytorch = [
-            [sys.executable, me, "--pytorch", name, str(rank), f"{folder}/meeting"] for rank in range(RANKS)
-        ]
+        program = [sys.executable, me, "--pytorch", name]
+        pytorch = [[*program, str(rank), f"{folder}/meeting"] for rank in range(RANKS)]
         programs = {
             "hpcdl, MPICH": (RANKS, [mpich(RANKS, me, *ours)]),
             "hpcdl, Open MPI": (RANKS, [open_mpi(RANKS, me, *ours)]),
@@ -114,9 +107,8 @@ def compare(name, rounds, aggregation, bucket_bytes):
             rates = {(who, together): [] for who in found for together in (True, False)}
             for number in range(rounds + 1):
                 for who, ensemble in found.items():
-                    ensemble.play(
-                        together=True, steps=1
-                    )  # who has waited has lost its caches, and pages to reclaim
+                    # who has waited has lost its caches, and pages to reclaim
+                    ensemble.play(together=True, steps=1)
                     for together in (True, False) if number % 2 else (False, True):
                         spans = ensemble.play(together=together, steps=steps)
                         took = (max(end for _, end in spans) - min(begin for begin, _ in spans)) * 1e-9
@@ -126,10 +118,8 @@ def compare(name, rounds, aggregation, bucket_bytes):
         pairs = zip(rates[who, True], rates[who, False], strict=True)
         low, middle, high = quartiles([one / other for one, other in pairs])
         images = quartiles(rates[who, True])[1]
-        print(
-            f"| {name} | {BATCHES[name]} | {who} | {images:.1f} | {middle:.3f} | {low:.3f} to {high:.3f} |",
-            flush=True,
-        )
+        share = f"{middle:.3f} | {low:.3f} to {high:.3f}"
+        print(f"| {name} | {BATCHES[name]} | {who} | {images:.1f} | {share} |", flush=True)
 
 
 def main():

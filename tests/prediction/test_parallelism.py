@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from suite.conftest import CASES, text_of
 
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
@@ -15,20 +16,7 @@ from hpcdl.prediction.parallelism import parallelism, splits
 
 SPEECH = distbelief_speech(), (11, 40, 1)
 
-SUITE = """
-[suite]
-name = "s"
-[[case]]
-kind = "replay"
-model = "lenet5"
-dataset = "digits"
-flops = 1e9
-global_batch = 32
-ranks = [2, 4]
-mesh = {data = 1}
-steps = 3
-warmup = 1
-"""
+REPLAY = {"kind": "replay", "model": "lenet5", "dataset": "digits", "flops": 1e9, "steps": 3, "warmup": 1}
 
 
 def test_the_cheapest_split_of_a_layer_is_that_of_the_smaller_volume():
@@ -45,14 +33,11 @@ def test_the_cheapest_split_of_a_layer_is_that_of_the_smaller_volume():
         assert one.cheapest == expected
 
 
-def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
+def test_a_pipeline_has_the_best_number_of_microbatches():
     """By simulation; the default of four is measured beside it."""
-    found, _ = of_cases(tmp_path, "{data = 1, pipeline = 4}", [0.3], batch=64, training="pipeline")
-    pipelines = {
-        one.parallelism: one.predicted_seconds
-        for one in found.meshes
-        if "1x4" in one.parallelism and "pipe" in one.parallelism
-    }
+    found, _ = of_cases({"data": 1, "pipeline": 4}, [0.3], batch=64, training="pipeline")
+    by_name = {one.parallelism: one.predicted_seconds for one in found.meshes}
+    pipelines = {name: seconds for name, seconds in by_name.items() if "1x4" in name and "pipe" in name}
     assert len(pipelines) == 2
     assert min(pipelines.values()) < pipelines["pipeline 1x4 in 4 parts"]
 
@@ -60,7 +45,7 @@ def test_a_pipeline_has_the_best_number_of_microbatches(tmp_path):
 @pytest.mark.slow
 def test_the_command_compares_meshes_and_layers(tmp_path, capsys):
     file = tmp_path / "s.toml"
-    file.write_text(SUITE)
+    file.write_text(text_of({**REPLAY, "global_batch": 32, "ranks": [2, 4], "mesh": {"data": 1}}))
     assert main(["predict", str(file), "--network", "ethernet-10g", "--parallelism", "--json"]) == 0
     two, four = json.loads(capsys.readouterr().out)["parallelism"]
     assert (two["ranks"], four["ranks"]) == (2, 4)
@@ -75,37 +60,30 @@ def test_the_command_compares_meshes_and_layers(tmp_path, capsys):
 
 def test_a_suite_without_trainings_has_no_parallelism(tmp_path, capsys):
     file = tmp_path / "s.toml"
-    case = 'kind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 4\n'
-    file.write_text(f'[suite]\nname = "s"\n[[case]]\n{case}')
+    file.write_text(text_of(CASES["collective"]))
     assert main(["predict", str(file), "--network", "ethernet-10g", "--parallelism"]) == 2
     error = capsys.readouterr().err
     assert "no training whose parallelism can be predicted" in error
     assert error.count("\n") == 1
 
 
-def of_cases(tmp_path, mesh, seconds, *, batch=32, training="synchronous", ranks=()):
+def of_cases(mesh, seconds, *, batch=32, training="synchronous"):
     """Return the parallelism of replays with these meshes, measured in so many seconds, and what is left out."""
-    file = tmp_path / "s.toml"
-    file.write_text(
-        SUITE.replace("ranks = [2, 4]", "ranks = 4")
-        .replace("{data = 1}", mesh)
-        .replace("= 32", f"= {batch}\ntraining = '{training}'")
-    )
-    cases = suite.load(file).cases
-    measured = [
-        Record.of({**case.fields(), "step_seconds": one}) for case, one in zip(cases, seconds, strict=True)
-    ]
+    keys = {"ranks": 4, "mesh": mesh, "global_batch": batch, "training": training}
+    cases = suite.parse(text_of(REPLAY | keys), "s.toml").cases
+    fields = zip((case.fields() for case in cases), seconds, strict=True)
+    measured = [Record.of({**own, "step_seconds": took}) for own, took in fields]
 
     def work(_like, spec):
         return at_rate(spec.layers, spec.shape, 1e9)
 
-    (found,), left_out = parallelism(measured, work, NetworkEstimate(NETWORKS["ethernet-1g"]), ranks)
+    (found,), left_out = parallelism(measured, work, NetworkEstimate(NETWORKS["ethernet-1g"]), ())
     return found, left_out
 
 
-def test_measured_meshes_are_beside_the_candidates(tmp_path):
-    mesh = '[{model = 4}, {data = 1, split = "hybrid", exchange = "turns"}, {model = 1}]'
-    found, _ = of_cases(tmp_path, mesh, [0.3, 0.2, 0.1])
+def test_measured_meshes_are_beside_the_candidates():
+    mesh = [{"model": 4}, {"data": 1, "split": "hybrid", "exchange": "turns"}, {"model": 1}]
+    found, _ = of_cases(mesh, [0.3, 0.2, 0.1])
     measured = {one.parallelism: one.step_seconds for one in found.meshes if one.step_seconds}
     assert measured == {"model outputs 1x4": 0.3, "hybrid outputs turns 1x4": 0.2, "data": 0.1}
     assert found.best.parallelism == "data"
@@ -113,7 +91,7 @@ def test_measured_meshes_are_beside_the_candidates(tmp_path):
     assert len(names) == len(set(names)), "equal meshes are one"
 
 
-def test_meshes_that_cannot_share_the_batch_are_left_out(tmp_path):
-    found, left_out = of_cases(tmp_path, "{data = 1}", [0.1], batch=2)
+def test_meshes_that_cannot_share_the_batch_are_left_out():
+    found, left_out = of_cases({"data": 1}, [0.1], batch=2)
     assert "data" not in {one.parallelism for one in found.meshes}
     assert "lenet5, mesh data: 2 images are not divisible by 4 copies of the network" in left_out

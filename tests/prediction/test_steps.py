@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from conftest import TRAINING
 from contract.records import with_settings
+from contract.virtual_time import ring_seconds
+from suite.conftest import CASES, text_of
 
 from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import launches
@@ -22,7 +24,6 @@ from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.nn.layers.volumes import volumes
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.network_file import NetworkEstimate, format_network
 from hpcdl.prediction.predict import _times, predict
@@ -32,7 +33,7 @@ from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 
 NETWORK = "ethernet-10g"
-SHAPE = (8, 8, 1)
+SHAPE, PARAMETERS = (8, 8, 1), 131_080
 FORWARD, BACKWARD, UPDATE, INPUT = 100_000, 300_000, 50_000, 20_000
 """ns of a layer, and of a step, on 64 images."""
 LAYERS = [layer.name for layer in registry.find("models", "lenet5")(SHAPE, 10)]
@@ -81,17 +82,9 @@ def computing(images, slower=1.0):
     return 1e-9 * (slower * images / 64 * (INPUT + len(LAYERS) * (FORWARD + BACKWARD)) + UPDATE)
 
 
-def parameters():
-    """Number of the network's parameters."""
-    return volumes(registry.find("models", "lenet5")(SHAPE, 10), SHAPE, 1).parameters
-
-
-def ring(ranks):
-    """2 (p - 1) messages of a p-th of the gradient, half of them reduced."""
-    elements = parameters()
-    assert elements % ranks == 0, "chunks are equal"
-    network, chunk = NETWORKS[NETWORK], elements // ranks * 4
-    return (ranks - 1) * (2 * (network.link.alpha + chunk * network.link.beta) + chunk * network.gamma)
+def ring(ranks, size=4 * PARAMETERS):
+    """Return the time of a sum of ``size`` bytes, those of the network's parameters."""
+    return ring_seconds(NETWORKS[NETWORK], ranks, size)
 
 
 def steps(folder, *ranks, network=NETWORK):
@@ -121,9 +114,9 @@ def test_a_compressed_step_takes_computing_messages_and_the_costs_of_its_arithme
     ranks, network = 4, NETWORKS[NETWORK]
     rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", compression="bf16").merged(), ranks)
     row = rows[AT_ONCE, "ring", ranks]
-    dense, half = parameters() * 4, parameters() * 2
+    dense, half = 4 * PARAMETERS, 2 * PARAMETERS
     passes = 3 if registry.traits("compression", "bf16", Compression).error_feedback else 1
-    exchange = (ranks - 1) * (2 * (network.link.alpha + half / ranks * network.link.beta) + half / ranks * 3e-9)
+    exchange = ring_seconds(replace(network, gamma=3e-9), ranks, half)
     stated = computing(64 // ranks) + exchange + dense * (passes * 2e-9 + 1e-9)
     assert row.predicted_seconds == pytest.approx(stated, abs=1e-8)
     assert row.compression == "bf16"
@@ -196,7 +189,7 @@ def test_buckets_are_those_of_the_run_that_the_network_is_fitted_to(trained):
 def test_an_exchange_every_fourth_step_costs_a_quarter(name, passes, trained):
     """The sum, and passes over the parameters: weights of an average, a change and an outer step."""
     rows, _ = steps(trained.case(training=name, aggregation="ring").merged(), 2)
-    exchange = ring(2) + passes * parameters() * 4 * NETWORKS[NETWORK].gamma
+    exchange = ring(2) + passes * 4 * PARAMETERS * NETWORKS[NETWORK].gamma
     if "fragments" in name:
         exchange += 2 * NETWORKS[NETWORK].link.alpha  # of a second ring
     assert rows[name, "ring", 2].predicted_seconds == pytest.approx(computing(32) + exchange / 4, abs=1e-8)
@@ -259,12 +252,10 @@ def test_steps_that_sizes_do_not_determine_are_omitted(trained):
 
 def test_compute_times_of_a_suite_come_from_the_run(trained, tmp_path, capsys):
     file = tmp_path / "suite.toml"
-    case = '[suite]\nname = "s"\n[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\nlearning_rate = 0.1\n'
-    case = f"{case}global_batch = 64\nsteps = 9\nranks = 2\n"
-    file.write_text(case)
+    file.write_text(text_of(CASES["train"]))
     assert main(["predict", str(file), "--network", NETWORK]) == 2
     assert "its compute times are unknown" in capsys.readouterr().err
-    file.write_text(f'{case}network = "gemini"\nflops = 1e9\n')
+    file.write_text(text_of({**CASES["train"], "network": "gemini", "flops": 1e9}))
     assert main(["predict", str(file), "--network", NETWORK, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["cases"]
     assert row["predicted_seconds"] > row["compute_seconds"] > 0
@@ -291,21 +282,17 @@ def test_the_page_shows_both_and_warns_of_far_extrapolation(trained, tmp_path, c
 def test_a_replay_uses_the_times_in_its_settings(tmp_path, scale, ranks):
     """On images of the model's own size: arithmetic at a rate, times the scale, and the ring after it."""
     file = tmp_path / "replay.toml"
-    file.write_text(
-        '[suite]\nname = "replay"\n[[case]]\nkind = "replay"\nmodel = "lenet5"\nflops = 1e11\nsteps = 5\n'
-        f"time_scale = {scale}\nbatch_per_rank = 16\nranks = {ranks}\naggregation = ['ring', 'none']\n"
-        'training = {name = "synchronous", bucket_bytes = 0}\n'
-    )
+    keys = {"training": {"name": "synchronous", "bucket_bytes": 0}, "aggregation": ["ring", "none"], "steps": 5}
+    keys |= {"flops": 1e11, "time_scale": scale, "batch_per_rank": 16, "ranks": ranks}
+    file.write_text(text_of({**CASES["replay"], **keys}))
     rows, found = steps(file)
     # 2293 k multiply-adds an image (LeCun's shapes with 20 and 50 filters), forward and twice that backward
     multiply_adds = 24 * 24 * 20 * 25 + 8 * 8 * 50 * 500 + 800 * 500 + 500 * 10
     arithmetic = scale * 16 * 6 * multiply_adds / 1e11
     assert rows[AT_ONCE, "none", ranks].predicted_seconds == pytest.approx(arithmetic, abs=1e-8)
     parameters = 20 * 26 + 50 * 501 + 500 * 801 + 10 * 501
-    network = NETWORKS[NETWORK]
-    sent = 2 * (ranks - 1) * (network.link.alpha + parameters * 4 / ranks * network.link.beta)
-    reduced = (ranks - 1) * parameters * 4 / ranks * network.gamma
-    assert rows[AT_ONCE, "ring", ranks].predicted_seconds == pytest.approx(arithmetic + sent + reduced, rel=1e-4)
+    expected = arithmetic + ring(ranks, 4 * parameters)
+    assert rows[AT_ONCE, "ring", ranks].predicted_seconds == pytest.approx(expected, rel=1e-4)
     assert found.left_out == []
 
 
@@ -313,11 +300,9 @@ def test_a_replay_uses_the_times_in_its_settings(tmp_path, scale, ranks):
 def test_a_step_is_predicted_as_it_is_when_the_order_of_its_pieces_has_settled(tmp_path, monkeypatch):
     """Suite priority, where communication takes about as long as computation."""
     file = tmp_path / "priority.toml"
-    file.write_text(
-        '[suite]\nname = "s"\n[[case]]\nkind = "replay"\nmodel = "googlenet"\ndevice = "k20"\ntime_scale = 0.4\n'
-        "batch_per_rank = 64\nranks = 4\nsteps = 5\n"
-        'training = ["synchronous", {name = "layerwise", bucket_bytes = 0}, "layerwise"]\n'
-    )
+    case = {"kind": "replay", "model": "googlenet", "device": "k20", "time_scale": 0.4, "batch_per_rank": 64}
+    training = ["synchronous", {"name": "layerwise", "bucket_bytes": 0}, "layerwise"]
+    file.write_text(text_of({**case, "ranks": 4, "steps": 5, "training": training}))
     rows, _ = steps(file, network="ethernet-1g")
     trainings = ("synchronous", "layerwise(bucket_bytes=0)", "layerwise")
     buckets, whole, first = (rows[training, "ring", 4].predicted_seconds for training in trainings)
@@ -337,11 +322,10 @@ def test_a_runs_replays_are_predicted_by_costs_of_its_collectives(hand, tmp_path
         what = {"collective": "allreduce", "aggregation": scheme, "message_bytes": size, "correct": True}
         hand.case([[world.now * 1e3] * 3] * ranks, suite="s", kind="collective", dtype="float32", **what)
     file = tmp_path / "replay.toml"
-    file.write_text(
-        '[suite]\nname = "s"\n[[case]]\nkind = "replay"\nmodel = "nin_cifar"\nflops = 2e12\nsteps = 5\nwarmup = 1\n'
-        'batch_per_rank = 64\nranks = [2, 4]\naggregation = ["ring", "halving_doubling"]\n'
-        'training = [{name = "synchronous", bucket_bytes = 0}, "synchronous", "layerwise"]\n'
-    )
+    case = {"kind": "replay", "model": "nin_cifar", "flops": 2e12, "steps": 5, "warmup": 1, "batch_per_rank": 64}
+    training = [{"name": "synchronous", "bucket_bytes": 0}, "synchronous", "layerwise"]
+    case |= {"ranks": [2, 4], "aggregation": ["ring", "halving_doubling"], "training": training}
+    file.write_text(text_of(case))
     took, _ = steps(file, network="ethernet-1g")
     for case in suite.load(file).cases:
         fields = {name: value for name, value in case.fields().items() if value is not None}

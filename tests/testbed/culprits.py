@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from nights import hpcdl
+from nights import command
 
 from hpcdl.analysis.over_time.archive import read_series
 from hpcdl.analysis.over_time.series import histories
@@ -46,9 +46,7 @@ def measured(folder, hosts, options):
     """Run the suite."""
     shutil.rmtree(folder, ignore_errors=True)
     testbed = ["testbed", "--hosts", hosts, "--rate", "200mbit", *options, "--"]
-    code, output = hpcdl(*testbed, "hpcdl", "run", "interconnect", "-o", folder)
-    if code:
-        sys.exit(f"{folder}: exit code {code}: {output}")
+    command(*testbed, "hpcdl", "run", "interconnect", "-o", folder)
 
 
 def named(answer):
@@ -82,10 +80,8 @@ def live(options):
                 wanted = tuple({host} if option in given else set() for option in ("--slow-cpu", "--slow"))
                 right += said == wanted
                 wrong += [] if said == wanted else [f"{host}: {said}"]
-            print(
-                f"{hosts} hosts, {defect}: {right} of {options.runs} right, {max(took, default=0):.0f} s at most {wrong}",
-                flush=True,
-            )
+            most = f"{max(took, default=0):.0f} s at most"
+            print(f"{hosts} hosts, {defect}: {right} of {options.runs} right, {most} {wrong}", flush=True)
 
 
 def lines_of(folder):
@@ -136,19 +132,16 @@ def nights(options):
         archives.append([dated(run, number) for number, run in enumerate(runs)])
         disturbed = sum(bool(run.disturbed) for run in runs)
         night, others = first_named(archives[-1], "host3")
-        print(
-            f"archive {archive}: {disturbed} of 16 nights disturbed, host3 named in night {night}, {others}",
-            flush=True,
-        )
+        said = f"host3 named in night {night}, {others}"
+        print(f"archive {archive}: {disturbed} of 16 nights disturbed, {said}", flush=True)
     draw, seen = random.Random(1), []
     for _ in range(20):
         archive = draw.choice(archives)
         usual, slow = archive[: FIRST_SLOW - 1], archive[FIRST_SLOW - 1 :]
         order = [*draw.sample(usual, len(usual)), *draw.sample(slow, len(slow))]
         seen.append(first_named([dated(run, number) for number, run in enumerate(order)], "host3"))
-    print(
-        f"20 replayed: named in night {sorted(str(night) for night, _ in seen)}, others {[o for _, o in seen if o]}"
-    )
+    named_in, others = sorted(str(night) for night, _ in seen), [other for _, other in seen if other]
+    print(f"20 replayed: named in night {named_in}, others {others}")
 
 
 def quiet(options):

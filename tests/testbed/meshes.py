@@ -8,33 +8,21 @@ predicted steps differ from measured ones by more than a tenth on average.
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 from statistics import mean, median
 
+from nights import command
+
 import hpcdl
 
 HOSTS = 8
-LIMIT = 1500
-"""Seconds that a launch may take."""
 LEAST = 0.9
 """Share of right choices, and mean accuracy, at least."""
 DATA = "data"
 HYBRID = "hybrid outputs 1x"
 HYBRIDS = ("alexnet", "googlenet")
 """Models of the table that compares a hybrid of all ranks with data parallelism."""
-
-
-def command(*words):
-    """Run a command of this Python's hpcdl; return its output. End with its error if it fails."""
-    run = [sys.executable, "-P", "-m", "hpcdl", *map(str, words)]
-    ended = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT, check=False)
-    if ended.returncode:
-        sys.exit(
-            f"hpcdl {' '.join(map(str, words))}: exit code {ended.returncode}: {ended.stderr or ended.stdout}"
-        )
-    return ended.stdout
 
 
 def steps_of(folder):
@@ -119,9 +107,8 @@ def speedups(problems, alone):
             least = {p: min(one[field] for one in at.meshes.values()) for p, at in sorted(scaled.items())}
             whole = base.get(field, first["modelled_compute_seconds"])
             found = {1: 1.0, **{p: whole / seconds for p, seconds in least.items()}}
-            rows.append(
-                (model, batch, rate, kind, *(f"{one:.2f}" for one in found.values()), max(found, key=found.get))
-            )
+            gains = (f"{one:.2f}" for one in found.values())
+            rows.append((model, batch, rate, kind, *gains, max(found, key=found.get)))
     header = ("network", "images", "rate", "", "1 host", *(f"{p} hosts" for p in (2, 4, 8)), "peak")
     return table("Speed-up of model parallelism over one host", header, rows)
 
@@ -158,11 +145,8 @@ its sizes: data x model, or data x pipeline. Accuracy = 1 - mean of |predicted /
 - The simulation chooses the measured best mesh in {100 * right:.0f} % of {len(compared)} cases.
 - The mean accuracy of {count} steps is {100 * accuracy:.1f} %.
 """
-    failed = [
-        f"{what}: {100 * share:.1f} %, less than {100 * LEAST:.0f} %"
-        for what, share in (("right choices", right), ("accuracy", accuracy))
-        if share < LEAST
-    ]
+    small = {what: share for what, share in (("right choices", right), ("accuracy", accuracy)) if share < LEAST}
+    failed = [f"{what}: {100 * share:.1f} %, less than {100 * LEAST:.0f} %" for what, share in small.items()]
     return "\n".join([text, choice, hybrids(problems), speedups(problems, alone), steps]), failed
 
 

@@ -16,15 +16,23 @@ USUAL, SLOW, REPAIRED = 10, 4, 4
 """Nights before, with and after the defect."""
 TRIES = 4
 """Repetitions of a disturbed night, at most."""
-LIMIT = 300
-"""Seconds that a night may take."""
+LIMIT = 1500
+"""Seconds that a command may take."""
 
 
 def hpcdl(*words):
     """Run a command of this Python's hpcdl; return its exit code and output."""
-    command = [sys.executable, "-P", "-m", "hpcdl", *map(str, words)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+    run = [sys.executable, "-P", "-m", "hpcdl", *map(str, words)]
+    ended = subprocess.run(run, capture_output=True, text=True, timeout=LIMIT, check=False)
     return ended.returncode, ended.stdout or ended.stderr
+
+
+def command(*words):
+    """Run such a command; return its output. End with its error if it fails."""
+    code, output = hpcdl(*words)
+    if code:
+        sys.exit(f"hpcdl {' '.join(map(str, words))}: exit code {code}: {output}")
+    return output
 
 
 def night(folder, options, slow):
@@ -33,9 +41,8 @@ def night(folder, options, slow):
     for _ in range(TRIES):
         shutil.rmtree(folder, ignore_errors=True)
         testbed = ["testbed", "--hosts", options.hosts, "--rate", options.rate, *slowed, "--"]
-        code, output = hpcdl(
-            *testbed, "hpcdl", "run", "interconnect", "--set", f"case.ranks={options.hosts}", "-o", folder
-        )
+        words = ["hpcdl", "run", "interconnect", "--set", f"case.ranks={options.hosts}", "-o", folder]
+        code, output = hpcdl(*testbed, *words)
         if code:
             sys.exit(f"{folder}: exit code {code}: {output}")
         cases = json.loads(hpcdl("report", folder, "--json")[1])["cases"]
@@ -68,11 +75,7 @@ def main():
         slow = USUAL < number <= USUAL + SLOW
         disturbed = night(options.folder / f"night-{number:02d}", options, slow)
         code, events = found(options.folder)
-        words = [
-            options.slow if slow else "usual",
-            f"exit code {code}",
-            *(" ".join(map(str, one)) for one in events),
-        ]
+        words = [options.slow if slow else "usual", f"exit code {code}", *(" ".join(one) for one in events)]
         words += [f"{disturbed} cases disturbed"] if disturbed else []
         print(f"night {number}: {', '.join(words)}", flush=True)
     print(hpcdl("history", options.folder)[1])

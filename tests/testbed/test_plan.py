@@ -17,9 +17,8 @@ from hpcdl.report.render import render
 
 def no_netem(command, **_options):
     """unshare and tc, of a kernel without netem."""
-    return subprocess.CompletedProcess(
-        command, int("netem" in command), "", "Error: Specified qdisc kind is unknown."
-    )
+    code = int("netem" in command)
+    return subprocess.CompletedProcess(command, code, "", "Error: Specified qdisc kind is unknown.")
 
 
 @pytest.fixture
@@ -28,9 +27,7 @@ def machine(monkeypatch):
     monkeypatch.setattr(testbed.sys, "platform", "linux")
     monkeypatch.setattr(testbed.os, "geteuid", lambda: 0)
     monkeypatch.setattr(testbed.os, "posix_spawnp", None)
-    monkeypatch.setattr(
-        testbed.shutil, "which", lambda name, path=None: None if name == "nosuch" else f"/bin/{name}"
-    )
+    monkeypatch.setattr(testbed.shutil, "which", lambda name, **_: None if name == "nosuch" else f"/bin/{name}")
     monkeypatch.setattr(testbed.subprocess, "run", no_netem)
     return monkeypatch
 
@@ -58,15 +55,11 @@ def test_netem_delays_frames_where_the_kernel_has_it(machine, tmp_path):
 
 def test_machines_that_cannot_have_a_testbed(machine, refused):
     failed = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted\nmore")
+    limited = "a link with a limited rate cannot be created here: unshare: "
     for module, function, other, message in [
         (testbed.os, "geteuid", lambda: 1000, "needs root"),
         (testbed.shutil, "which", lambda name: name if name == "ip" else None, "needs the program tc: apt-get "),
-        (
-            testbed.subprocess,
-            "run",
-            lambda *_, **__: failed,
-            "a link with a limited rate cannot be created here: unshare: ",
-        ),
+        (testbed.subprocess, "run", lambda *_, **__: failed, limited),
     ]:
         with machine.context() as patch:
             patch.setattr(module, function, other)

@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from meshes import command
+from nights import command
 
 RATE = 100
 """Of a host's link, in Mbit/s; four hosts share an uplink."""
@@ -32,10 +32,8 @@ def answer(cases):
 
 def table(cases):
     """Return a row for each time, in Markdown."""
-    lines = [
-        "| hosts' links / uplink | size | algorithm | predicted ms | measured ms | predicted / measured | disturbed |"
-    ]
-    lines.append("|---" * 7 + "|")
+    head = "hosts' links / uplink | size | algorithm | predicted ms | measured ms | predicted / measured"
+    lines = [f"| {head} | disturbed |", "|---" * 7 + "|"]
     for ratio, rows in cases.items():
         for row in sorted(rows, key=lambda row: (row["message_bytes"], row["aggregation"])):
             predicted, measured = 1e3 * row["predicted_seconds"], 1e3 * row["time_p50_seconds"]

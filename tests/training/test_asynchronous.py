@@ -50,9 +50,10 @@ def test_an_update_of_all_gradients_is_synchronous_to_the_last_bit(name, workers
     settings = {"size": 3, "dtype": dtype, "optimizer": SGD(momentum=0.9, weight_decay=0.01), "global_batch": 40}
     native = registry.find("aggregation", "native")
     expected = Run(in_process(workers), strategy=synchronous, aggregate=native, **settings).parameters
-    own = {"bound": 0, "servers": servers} if name == "ssp" else {}
-    servers = own.get("servers", 1)
-    numbers = {"name": name, "collect": "all", "dedicated": dedicated, **own}
+    numbers = {"name": name, "collect": "all", "dedicated": dedicated}
+    if name == "ssp":
+        numbers |= {"bound": 0, "servers": servers}
+    servers = numbers.get("servers", 1)
     for seed in range(3):
         run = Run(in_process(workers + servers * dedicated, seed), numbers=numbers, **settings)
         assert np.array_equal(run.parameters, expected)

@@ -21,36 +21,29 @@ from hpcdl.optim.adaptive import Adagrad, Adam, RMSProp
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.synchronous import synchronous
 
-PLAIN = lambda gradient, drift: gradient
-
 STRENGTH = 0.5
 
 
-def adaptive():
-    """Return the correction of DC-ASGD-a, equations 10 and 14; m is a moving mean of g g from 0."""
+def correction(kind):
+    """Return DC-ASGD's; of DC-ASGD-a by equations 10 and 14, where m is a moving mean of g g from 0."""
     m = 0.0
 
     def correct(gradient, drift):
         nonlocal m
         m = 0.95 * m + 0.05 * gradient**2
-        return gradient + STRENGTH / np.sqrt(m + 1e-7) * gradient**2 * drift
+        strength = {None: 0, "constant": STRENGTH, "adaptive": STRENGTH / np.sqrt(m + 1e-7)}[kind]
+        return gradient + strength * gradient**2 * drift
 
     return correct
 
 
-CORRECTIONS = {
-    "constant": lambda: lambda gradient, drift: gradient + STRENGTH * gradient**2 * drift,
-    "adaptive": adaptive,
-}
-
-
-def replayed(run, rate, correct=PLAIN, *, n_fetch=1, shares=EQUAL):
+def replayed(run, rate, compensated=None, *, n_fetch=1, shares=EQUAL):
     """Return the parameters of a training, recomputed from the updates and staleness in its trace.
 
     ``rate(batches, update)`` is that of one gradient, ``batches`` having been applied before its update. With
     ``n_fetch`` > 1 each gradient must be an update of its own.
     """
-    workers = len(run.sessions)
+    workers, correct = len(run.sessions), correction(compensated)
     weights = shares.among(workers)
     history = [quadratic.QuadraticLoss(5, "float64").parameters]
     clocks, fetched, local = [0] * workers, [-1] * workers, [None] * workers
@@ -116,8 +109,7 @@ def test_the_trace_gives_the_parameters(numbers, shares, seed):
         return quadratic.RATE / (1 + min(batches // sum(shares.among(3)), 5)) / age
 
     run = Run(in_process(3, seed), shares=shares, numbers=numbers)
-    kind = numbers.get("delay_compensation")
-    assert_replayed(run, rate, shares=shares, correct=CORRECTIONS[kind]() if kind else PLAIN)
+    assert_replayed(run, rate, shares=shares, compensated=numbers.get("delay_compensation"))
     assert 6 * quadratic.IMAGES <= run.images < 6 * quadratic.IMAGES + (1 if shares is EQUAL else 32)
     assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * quadratic.IMAGES)]
 
@@ -143,10 +135,8 @@ def test_any_optimizer_gets_the_mean_rate_of_its_gradients(optimizer):
             super().update(parameters, gradients, learning_rate)
 
     rates, numbers = [], {"name": "softsync", "collect": 2, "scale_rate": "staleness", "dedicated": True}
-    make = lambda **rest: quadratic.session(
-        optimizer=Watched(weight_decay=0.1), learning_rate=lambda step: 0.25, **rest
-    )
-    run = Run(in_process(7, 5), make, numbers=numbers)
+    keys = {"optimizer": Watched(weight_decay=0.1), "learning_rate": lambda _step: 0.25}
+    run = Run(in_process(7, 5), numbers=numbers, **keys)
     updates = run.updates(6)
     for version, rate in enumerate(rates):
         own = [max(1, update.staleness) for update in updates if update.version == version]
@@ -231,15 +221,11 @@ def test_fetches_and_pushes_follow_the_papers_pseudo_code(n_fetch, n_push, overl
 def test_in_a_warm_start_only_the_first_worker_trains(seed):
     run = Run(in_process(3, seed), numbers={"name": "downpour", "warm_start": 7})
     updates = run.updates()
-    assert [(update.worker, update.version, update.staleness) for update in updates[:7]] == [
-        (0, version, 0) for version in range(7)
-    ]
+    first = [(update.worker, update.version, update.staleness) for update in updates[:7]]
+    assert first == [(0, version, 0) for version in range(7)]
     assert {update.worker for update in updates[7:]} == {0, 1, 2}
     assert all(update.version - update.staleness >= 7 for update in updates if update.worker)
     assert len(updates) == 6 * 3
-
-
-NATIVE = registry.find("aggregation", "native")
 
 
 def test_no_gradient_of_older_parameters_is_applied_in_any_schedule():
@@ -263,11 +249,7 @@ def test_no_gradient_of_older_parameters_is_applied_in_any_schedule():
 def test_a_slow_worker_delays_nothing_and_its_gradients_are_discarded():
     """Two of three workers: steps take the time of their gradients, and each has the mean of their two."""
     slowness = (1.0, 1.0, 5.5, 0.0)
-    world = simulated(
-        4,
-        NETWORKS["ethernet-10g"],
-        compute=lambda rank, label: slowness[rank] if label == "loss" else 0.0,
-    )
+    world = simulated(4, NETWORKS["ethernet-10g"], compute=lambda rank, label: slowness[rank] * (label == "loss"))
     run = Run(world, numbers={"name": "m_synchronous", "collect": 2, "dedicated": True})
     expected = quadratic.QuadraticLoss(5, "float64").parameters
     for clock in range(9):  # 6 x 3 mini-batches, two in each update
@@ -290,7 +272,8 @@ def test_with_momentum_each_worker_has_its_own_velocity():
     """One worker is momentum SGD on one rank; three workers are not, and their velocities differ."""
     settings = {"optimizer": SGD(momentum=0.9), "learning_rate": lambda _step: 0.1}
     numbers = {"name": "ssp", "bound": 9, "push": "updates"}
-    alone = Run(in_process(1), strategy=synchronous, aggregate=NATIVE, **settings)
+    native = registry.find("aggregation", "native")
+    alone = Run(in_process(1), strategy=synchronous, aggregate=native, **settings)
     one = Run(in_process(2), numbers={**numbers, "dedicated": True}, **settings)
     np.testing.assert_allclose(one.parameters, alone.parameters, rtol=1e-12)
     pushed, usual = (

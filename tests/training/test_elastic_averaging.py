@@ -101,9 +101,8 @@ def simulated(ranks, steps, period, beta, momentum=0.0):
 @pytest.mark.parametrize(("period", "beta"), [(1, 0.9), (1, 0.4), (3, 0.9)])
 @pytest.mark.parametrize("ranks", [1, 2, 5, 8])
 def test_it_is_the_papers_equations(ranks, period, beta, optimizer, momentum):
-    workers, centre = workers_and_centre(
-        synchronously(ranks, optimizer=optimizer, keys={"steps": 7}, period=period, beta=beta)
-    )
+    sessions = synchronously(ranks, optimizer=optimizer, keys={"steps": 7}, period=period, beta=beta)
+    workers, centre = workers_and_centre(sessions)
     expected_workers, expected_centre = simulated(ranks, 7, period, beta, momentum)
     np.testing.assert_allclose(workers, expected_workers, rtol=0, atol=1e-13)
     np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)

@@ -145,13 +145,9 @@ def test_one_thread_makes_each_item_once_and_in_order_and_depth_limits_them():
     assert len(threads - {threading.get_ident()}) == len(threads) == 1
 
 
-class Mistake(Exception):
-    pass
-
-
 @pytest.mark.parametrize("depth", [0, 2])
 def test_an_exception_reaches_the_caller_as_itself_and_for_its_item_only(depth):
-    mistake = Mistake("image 3")
+    mistake = LookupError("image 3")
 
     def make(number):
         if number == 3:
@@ -160,7 +156,7 @@ def test_an_exception_reaches_the_caller_as_itself_and_for_its_item_only(depth):
 
     with Prefetch(make, 10, depth) as ahead:
         assert [ahead.take(number) for number in (0, 1, 2)] == [0, 1, 2]
-        with pytest.raises(Mistake) as caught:
+        with pytest.raises(LookupError) as caught:
             ahead.take(3)
         assert caught.value is mistake
         assert ahead.take(4) == 4

@@ -1,5 +1,6 @@
 """Local SGD and DiLoCo: equal to synchronous training with linear updates each step, to loops by hand, and to each other."""
 
+from collections import Counter
 from functools import partial
 
 import numpy as np
@@ -171,10 +172,8 @@ def outer_by_hand(ranks, steps, period, fragments, delay, rate=0.7, momentum=0.9
         for rank, mine in enumerate(sessions):
             x[rank] -= RATE * tiny.gradient(mine, step - 1, rank, ranks, x[rank].copy())
         for k in range(1, fragments + 1):
-            part, begun = (
-                slice(PARAMETERS * (k - 1) // fragments, PARAMETERS * k // fragments),
-                k * period // fragments,
-            )
+            part = slice(PARAMETERS * (k - 1) // fragments, PARAMETERS * k // fragments)
+            begun = k * period // fragments
             if step >= begun and (step - begun) % period == 0:
                 waiting[step + delay, k] = (weights * (theta[part] - x[:, part])).sum(axis=0)
             if (step, k) in waiting:
@@ -226,8 +225,7 @@ def test_fragments_have_the_parameters_of_torchft(delay):
     inner = [Recorded(), Recorded()]
     making = iter(inner)
     keys = {"steps": 16 + delay, "learning_rate": lambda step: float(step >= delay)}
-    outer = {"outer_optimizer": "sgd", "outer_rate": 2.0, "outer_momentum": 0.0}
-    settings = {"period": 6, "fragments": 2, "delay": delay, **outer}
+    settings = {"period": 6, "fragments": 2, "delay": delay, **PLAIN, "outer_rate": 2.0}
     tiny.train(diloco, 2, optimizer=lambda: next(making), own=np.ones((2, PARAMETERS)), keys=keys, **settings)
     for rank in inner:
         np.testing.assert_allclose(np.transpose(rank.history[delay:]), TORCHFT[delay], rtol=1e-12)
@@ -242,18 +240,18 @@ def test_evaluations_test_theta_which_outer_steps_alone_change():
 @pytest.mark.parametrize(("fragments", "delay"), [(1, 0), (1, 3), (4, 0), (4, 5)])
 def test_bytes_a_step_are_those_of_the_parameters_by_the_period(fragments, delay):
     """And by the fragments at a time: a sum begins when the one before has ended."""
-    sums, open_sums = [], []
+    sums, under_way = [], Counter()
 
     async def recorded(comm, vector):
-        assert not open_sums or comm.rank
-        open_sums.append(vector) if comm.rank == 0 else None
+        assert not under_way[comm.rank]
+        under_way[comm.rank] += 1
         await ring(comm, vector)
-        if comm.rank == 0:
-            sums.append(open_sums.pop().nbytes)
+        under_way[comm.rank] -= 1
+        sums.append(vector.nbytes)
 
     keys = {"steps": 24, "aggregate": recorded}
     sessions = tiny.train(diloco, 3, keys=keys, period=6, fragments=fragments, delay=delay)
-    assert sum(sums) == PARAMETERS * 8 * 24 // 6
+    assert sum(sums) == 3 * PARAMETERS * 8 * 24 // 6
     assert max(sums) == -(-PARAMETERS // fragments) * 8
     # parameters, gradients, theta, delta and the velocity
     assert {mine.memory_bytes for mine in sessions} == {5 * PARAMETERS * 8}

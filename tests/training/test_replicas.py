@@ -17,12 +17,7 @@ from hpcdl.training.local_sgd import parameter_averaging
 from hpcdl.training.parts.split.mesh import Mesh, placed
 from hpcdl.training.sandblaster import sandblaster
 
-LINEAR = [
-    Flatten("flatten"),
-    Linear("fc1", 13, relu=True),
-    Linear("fc2", 9, relu=True),
-    Linear("fc3", 7),
-]
+LINEAR = [Flatten("flatten"), Linear("fc1", 13, relu=True), Linear("fc2", 9, relu=True), Linear("fc3", 7)]
 SMALL = (3, 5, 1)
 
 

@@ -55,12 +55,8 @@ def test_no_schedule_deadlocks_or_counts_a_portion_twice():
     for seed in SCHEDULES:
         ranks = ranks_in(seed)
         servers = seed // 15 % min(4, ranks - 1)
-        settings = {
-            "servers": servers,
-            "portions_per_worker": 1 + seed % 2,
-            "push_every": 1 + seed % 3,
-            "backup": seed % 5 > 0,
-        }
+        settings = {"servers": servers, "portions_per_worker": 1 + seed % 2, "push_every": 1 + seed % 3}
+        settings["backup"] = seed % 5 > 0
         sessions, recorders = descend(in_process(ranks, seed), steps=3, settings=settings)
         close = quartic.by_one_loop(steps=3)
         np.testing.assert_allclose(common(sessions), close, rtol=0, atol=quartic.TOLERANCE)
@@ -135,9 +131,8 @@ def test_a_rejected_pair_replaces_no_other(history):
             await coordinator._remember(0.5)
         await coordinator._shards.stop()
         await serving
-        return [
-            (shard.vectors[pair.s][0], shard.vectors[pair.y][0], pair.curvature) for pair in coordinator._pairs
-        ]
+        first = [vector[0] for vector in shard.vectors]
+        return [(first[pair.s], first[pair.y], pair.curvature) for pair in coordinator._pairs]
 
     (kept,) = in_process(1).run(program)
     expected = [(size / 2, size**2, quartic.SIZE * size**3 / 2) for size in (1.0, 2.0, 3.0, 4.0, 5.0)]

@@ -185,10 +185,8 @@ def test_evaluations_count_only_the_time_of_steps():
     with journal.step():
         pass
     journal.evaluation(1.0, 1.0, 0.75, 240)
-    assert recorder.evaluations == [
-        Evaluation(1, 0.5, 1.0, 2.0, 0.25, 120),
-        Evaluation(2, 1.0, 3.0, 1.0, 0.75, 240),
-    ]
+    rows = (1, 0.5, 1.0, 2.0, 0.25, 120), (2, 1.0, 3.0, 1.0, 0.75, 240)
+    assert recorder.evaluations == [Evaluation(*row) for row in rows]
 
 
 def test_simulated_ranks_share_the_limit_of_events_and_not_that_of_updates(monkeypatch):

@@ -21,15 +21,13 @@ from hpcdl.training.update_broadcast import update_broadcast
 
 
 def evaluated(taken, combine):
-    """Return last parameters, evaluations and sessions if each rank has ``taken`` (at ns, steps, vector, start)."""
+    """Return last parameters and evaluations if each rank has ``taken`` (at ns, steps, vector, start)."""
     recorders = [Recorder(events=False) for _ in taken]
-    sessions = []
 
     async def program(comm):
         clock = iter([0, *(ns for ns, *_ in taken[comm.rank])])
         journal = Journal(recorders[comm.rank], lambda: Counters(next(clock), 0, 0, 0, 0))
         session = quadratic.session(journal=journal)
-        sessions.append(session)
         snapshots = Snapshots(session)
         for _, steps, vector, start in taken[comm.rank]:
             given = np.array(vector, float)
@@ -44,7 +42,7 @@ def evaluated(taken, combine):
     assert all(np.array_equal(last[0], other) for other in last)
     notes = [recorder.evaluations for recorder in recorders]
     assert all(np.array_equal(notes[0], other, equal_nan=True) for other in notes)
-    return last[0], notes[0], sessions
+    return last[0], notes[0]
 
 
 def test_snapshots_of_servers_are_joined():
@@ -59,12 +57,10 @@ def test_snapshots_of_servers_are_joined():
         [(1_000, 2, [], 5), (2_000, 4, [], 5)],
         [],
     ]
-    last, rows, _ = evaluated(taken, "sum")
+    last, rows = evaluated(taken, "sum")
     assert last.tolist() == second
-    assert [(row.step, row.epoch, row.samples) for row in rows] == [
-        (2, 2, 2 * quadratic.IMAGES),
-        (4, 4, 4 * quadratic.IMAGES),
-    ]
+    places = [(row.step, row.epoch, row.samples) for row in rows]
+    assert places == [(steps, steps, steps * quadratic.IMAGES) for steps in (2, 4)]
     assert [row.training_seconds for row in rows] == pytest.approx([8e-6, 9e-6])
     assert [row.loss for row in rows] == pytest.approx([loss_of(first), loss_of(second)])
     assert all(np.isnan(row.consensus) for row in rows)
@@ -72,7 +68,7 @@ def test_snapshots_of_servers_are_joined():
 
 def test_replicas_are_averaged_and_their_distance_is_recorded():
     """The distance of (2, 0, ...) and (0, 0, ...) from (1, 0, ...) is 1."""
-    last, rows, _ = evaluated([[(10, 3, [2, 0, 0, 0, 0], 0)], [(30, 3, [0] * 5, 0)]], "average")
+    last, rows = evaluated([[(10, 3, [2, 0, 0, 0, 0], 0)], [(30, 3, [0] * 5, 0)]], "average")
     assert last.tolist() == [1, 0, 0, 0, 0]
     assert [(row.step, row.consensus, row.loss) for row in rows] == [(3, 1, pytest.approx(loss_of(last)))]
     assert rows[0].training_seconds == pytest.approx(30e-9)

@@ -164,10 +164,8 @@ def test_the_next_layers_are_gathered_while_one_computes():
     trained(partial(zero, stage=3), 2, "sgd", world=world, steps=1, evaluate_every=9)
     ends = {label: end for _, label, _, end, *_ in events[0]}
     sent = [begin for _, label, begin, *_ in events[0] if label == "send"]
-    before = [
-        sum(begin < ends[label] for begin in sent) for label in ("forward fc1", "forward fc2", "backward fc2")
-    ]
-    assert before == [2, 2, 4]
+    stages = ("forward fc1", "forward fc2", "backward fc2")
+    assert [sum(begin < ends[stage] for begin in sent) for stage in stages] == [2, 2, 4]
 
 
 def test_across_nodes_ranks_send_their_parts_only():
@@ -186,14 +184,11 @@ def test_memory_is_that_of_the_formula(stage, monkeypatch):
 
     async def program(comm):
         replica = Replica(layers, (2, 2, 1), backend=backend("numpy"), dtype="float64", seed=1)
-        keys = {"replica": replica, "optimizer": registry.find("optim", "adam")(), "steps": 3}
-        own = tiny_session(**keys)
+        own = tiny_session(replica=replica, optimizer=registry.find("optim", "adam")(), steps=3)
         await zero(comm, own, stage=stage, bucket_bytes=None if stage == 3 else longest)
         return own
 
-    whole = 8 * sum(
-        tensor.span.stop - tensor.span.start for tensor in in_process(1).run(program)[0].replica.tensors
-    )
+    whole = in_process(1).run(program)[0].replica.parameters.nbytes
     for own in in_process(ranks).run(program):
         state = own.memory_bytes - own.resident_bytes
         assert state == pytest.approx(2 * whole / ranks, rel=0.02)
