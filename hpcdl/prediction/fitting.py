@@ -122,9 +122,12 @@ class Fit:
     @property
     def certainty(self) -> Certainty:
         """Return the uncertainty of the costs, with the errors of the fitted times."""
-        rows = zip(self.programs, self.predicted.tolist(), self.errors.tolist(), strict=True)
-        times = [(program.scheme, time, math.log1p(error)) for program, time, error in rows if time > 0]
-        return Certainty(self.costs, self.information, times=times)
+        return Certainty(self.costs, self.information, times=self.rows(self.errors))
+
+    def rows(self, errors: Vector) -> list[tuple[str, float, float]]:
+        """Return scheme, fitted time (s), and logarithm of 1 + relative error, of each time with a known one."""
+        rows = zip(self.programs, self.predicted.tolist(), errors.tolist(), strict=True)
+        return [(case.scheme, time, math.log1p(error)) for case, time, error in rows if time > 0 and error > -1]
 
     def left_out(self, group_of: Callable[[MeasuredProgram], Hashable]) -> tuple[Vector, Vector]:
         """Return results of cross-validation, (programs,): each group is predicted from a fit to all others.
@@ -194,16 +197,20 @@ def fitted(
         occupied = f"a message occupies both its ranks for {costs.network.site.overhead_seconds * 1e6:.3g} us"
         line = f"Left out of the fit: {names} on more than two ranks, whose messages share ports"
         notes = [*notes, f"{line}; a prediction of it divides a port's rate fairly, and {occupied}."]
+    by_ranks = costs.left_out(lambda program: program.ranks)
     errors = {
         "fitted": summary(costs.errors),
         "scheme_and_ranks_left_out": summary(*costs.left_out(lambda program: (program.scheme, program.ranks))),
-        "ranks_left_out": summary(*costs.left_out(lambda program: program.ranks)),
+        "ranks_left_out": summary(*by_ranks),
     }
     times = [*costs.certainty.times, *_times(shared, costs.network)]
-    certainty = replace(costs.certainty, times=times, errors=errors, notes=notes)
+    ranks = np.array([program.ranks for program in serial])
+    fewer, most_ranks = np.unique([1, *ranks])[-2:].tolist()
+    off = np.where(ranks == most_ranks, by_ranks[0], np.nan)
+    growth = costs.rows((1 + off) ** (1 / math.log(most_ranks / fewer)) - 1)
+    certainty = replace(costs.certainty, times=times, errors=errors, notes=notes, growth=growth)
     name, mpi, here = run.path.name, run.environment.get("mpi"), origin_of(run)
     library = f"{mpi.get('library', '')} {mpi.get('version', '')}".strip() if isinstance(mpi, dict) else ""
-    most_ranks = max(program.ranks for program in serial)
     origin = {**here, "library": library, "times": len(serial), "most_ranks": most_ranks}
     source = f"fitted to {len(serial)} times of {', '.join(filter(None, (name, here['date'])))}"
     network = replace(costs.network, name=f"fitted to {name}", source=source)
@@ -276,9 +283,9 @@ def uncertainty(
     """Return half the 95 % interval of the logarithm of a predicted time; NaN if the network is not fitted.
 
     The time is that of ``program``, or of a ``whole`` (s) with so many ``calls`` of it in which all else is exact.
-    The interval has the uncertainty of the costs and the errors of the ``scheme`` in the fit. Also return True if
-    an undetermined cost makes the time uncertain by more than 10 %. The network's topology is left out, because
-    its flows carry no derivatives.
+    The interval has the uncertainty of the costs, the errors of the ``scheme`` in the fit, and beyond the measured
+    ranks the error that grew up to them. Also return True if an undetermined cost makes the time uncertain by more
+    than 10 %. The network's topology is left out, because its flows carry no derivatives.
     """
     certainty = estimate.certainty
     if certainty is None:
@@ -287,8 +294,9 @@ def uncertainty(
     slopes = _derivatives(lambda network: [program.simulate(network).seconds], layout, certainty.costs)
     time, margin = float((slopes @ certainty.costs)[0]), certainty.margin(slopes[0])
     share = 1.0 if whole is None else calls * time / whole if whole else 0.0
-    half = share * math.hypot(margin, certainty.error_of(scheme, time))
-    return half, bool(certainty.undetermined) and share * margin > 0.1
+    half = math.hypot(margin, certainty.error_of(scheme, time))
+    half += max(math.log(estimate.distance(program.ranks) or 1), 0) * certainty.growth_of(scheme, time)
+    return share * half, bool(certainty.undetermined) and share * margin > 0.1
 
 
 def _layout(hosts: Sequence[int]) -> Network:

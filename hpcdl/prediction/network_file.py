@@ -40,6 +40,9 @@ class Certainty:
     """Scheme, predicted time (s), and logarithm of predicted / measured time, of each fitted time."""
     notes: Sequence[str] = ()
     """Measurements that the fit omits."""
+    growth: Sequence[tuple[str, float, float]] = ()
+    """Scheme, time (s), and logarithm of predicted / measured time / logarithm of the ratio of the ranks, of each
+    time on the most measured ranks when it is predicted from fewer ranks."""
 
     @property
     def determined(self) -> list[str]:
@@ -61,13 +64,17 @@ class Certainty:
         """
         if not (self.times and seconds > 0):
             return math.inf if seconds > 0 else 0.0
-        names, times, errors = zip(*self.times, strict=True)
-        distances = np.log(np.array(times) / seconds) / math.log(4)  # errors depend on the length
-        weights = np.exp(-(distances.clip(-5, 5) ** 2) / 2) * np.where(np.array(names) == scheme, 1, 0.3)
-        weights /= weights.sum()
+        weights, errors = _weighted(self.times, scheme, seconds)
         count = 1 / float(weights @ weights)
         deviation = math.sqrt(float(weights @ np.square(errors)) * (1 + 1 / count))
         return student_quantile(count, 0.95) * deviation
+
+    def growth_of(self, scheme: str, seconds: float) -> float:
+        """Return the absolute weighted mean of :attr:`growth` for a scheme's time; 0 if it is unknown."""
+        if not (self.growth and seconds > 0):
+            return 0.0
+        weights, growth = _weighted(self.growth, scheme, seconds)
+        return abs(float(weights @ growth))
 
     def margin(self, coefficients: Vector) -> float:
         """Return half the 95 % interval of ``coefficients @ costs`` relative to it; infinity if unknown."""
@@ -81,6 +88,14 @@ class Certainty:
         # smaller eigenvalues are rounding errors, for a diagonal of 1
         deviation = math.sqrt(float(((directions.T @ scaled) ** 2 / values.clip(1e-10)).sum()))
         return 2 * deviation / predicted if predicted > 0 else math.inf if deviation else 0.0
+
+
+def _weighted(rows: Sequence[tuple[str, float, float]], scheme: str, seconds: float) -> tuple[Vector, Vector]:
+    """Return the weights of the rows' errors for a scheme's time, with sum 1, and the errors."""
+    names, times, errors = zip(*rows, strict=True)
+    distances = np.log(np.array(times) / seconds) / math.log(4)  # errors depend on the length
+    weights = np.exp(-(distances.clip(-5, 5) ** 2) / 2) * np.where(np.array(names) == scheme, 1, 0.3)
+    return weights / weights.sum(), np.array(errors)
 
 
 @dataclass(frozen=True)
@@ -142,6 +157,8 @@ ALL: Final = "all"
 """Value of ``ranks_per_host`` if all ranks are on one host."""
 TIMES: Final = ("schemes", "seconds", "logarithms")
 """Keys of the columns of :attr:`Certainty.times`."""
+GROWTH: Final = ("growth_schemes", "growth_seconds", "growth_logarithms")
+"""Keys of the columns of :attr:`Certainty.growth`."""
 ERROR: Final = {"median": float, "worst": float, "covered": float, "of": int}
 """Keys of an error table and their types."""
 
@@ -169,6 +186,7 @@ def format_network(estimate: NetworkEstimate) -> str:
             "prices": certainty.costs.tolist(),
             "information": certainty.information.tolist(),
             **dict(zip(TIMES, map(list, zip(*certainty.times, strict=True)), strict=False)),
+            **dict(zip(GROWTH, map(list, zip(*certainty.growth, strict=True)), strict=False)),
         }
         tables |= {f"error.{json.dumps(name)}": error for name, error in certainty.errors.items()}
     if network.is_one_host:
@@ -232,18 +250,21 @@ def _certainty(tables: Mapping[str, Any]) -> Certainty:
             name: {key: None if error.get(key) is None else kind(error[key]) for key, kind in ERROR.items()}
             for name, error in error_tables.items()
         }
-        columns = zip(*(table.get(name, []) for name in TIMES), strict=True)
-        times = [(str(scheme), float(seconds), float(error)) for scheme, seconds, error in columns]
+        times, growth = (
+            [(str(scheme), float(seconds), float(error)) for scheme, seconds, error in columns]
+            for columns in (zip(*(table.get(key, []) for key in keys), strict=True) for keys in (TIMES, GROWTH))
+        )
         missing = count - len(costs)  # files of versions with fewer parameters
         costs, information = np.pad(costs, (0, missing)), np.pad(information, (0, missing))
         is_complete = costs.shape == (count,) and information.shape == (count, count)
         is_finite = bool(np.isfinite(costs).all() and np.isfinite(information).all())
-        is_finite = is_finite and all(seconds > 0 and math.isfinite(error) for _, seconds, error in times)
+        rows = [*times, *growth]
+        is_finite = is_finite and all(seconds > 0 and math.isfinite(error) for _, seconds, error in rows)
     except (AttributeError, TypeError, ValueError):
         is_complete = False
     if not (is_complete and is_finite and np.array_equal(information, information.T)):
         raise ValueError("certainty: not in the form that --save writes")
-    return Certainty(costs, information, errors, times, list(map(str, table.get("notes") or ())))
+    return Certainty(costs, information, errors, times, list(map(str, table.get("notes") or ())), growth)
 
 
 def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:

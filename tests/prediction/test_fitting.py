@@ -27,6 +27,7 @@ from hpcdl.prediction.programs import MeasuredProgram, cheapest, measured_progra
 
 FITTED = ("ring", "tree", "butterfly", "hierarchical")
 SIZES = (4, 65536, 4194304)
+RUN = SimpleNamespace(path=Path("run"), environment={"ranks": [{"hostname": f"host{rank}"} for rank in range(6)]})
 SLOW_ADDER = Network("slow adder", Link(2e-5, 1e-9), source="none", gamma=3e-9, inside=Link(1e-6, 4e-10))
 
 
@@ -67,8 +68,7 @@ def estimate(found):
 def test_the_overhead_of_messages_under_way_at_once_is_recovered_and_saved(tmp_path):
     network = replace(SLOW_ADDER, site=Site(overhead_seconds=3 / 8 * SLOW_ADDER.link.alpha))
     programs = [*timed(network), *timed(network, ["direct"])]
-    environment = {"ranks": [{"hostname": f"host{rank}"} for rank in range(6)]}
-    found = fitted(SimpleNamespace(path=Path("run"), environment=environment), programs)
+    found = fitted(RUN, programs)
     assert found.network.site.overhead_seconds == pytest.approx(network.site.overhead_seconds, rel=1e-3)
     assert found.origin["times"] == len(programs) - 3 * len(SIZES), "two ranks have one message at a time"
     assert found.certainty.error_of("direct", 1e-3) == pytest.approx(0, abs=1e-3)
@@ -76,6 +76,7 @@ def test_the_overhead_of_messages_under_way_at_once_is_recovered_and_saved(tmp_p
     saved = load_network(tmp_path / "net.toml")
     assert saved.network.site == found.network.site
     assert saved.certainty.times == found.certainty.times
+    assert saved.certainty.growth == found.certainty.growth != []
 
 
 @pytest.mark.parametrize("network", [NETWORKS["ethernet-10g"], NETWORKS["gemini"], SLOW_ADDER])
@@ -179,6 +180,21 @@ def test_an_interval_covers_times_that_were_left_out(delay):
     short, long = (np.median(halves[side]) for side in (found.measured < 0.01, found.measured > 0.05))
     assert 0.08 < long < 0.16, "1.96 * 0.05, and the uncertainty of the costs"
     assert (short > 0.3) == bool(delay)
+
+
+@pytest.mark.parametrize("contention", [0, 0.03])
+def test_an_interval_beyond_the_measured_ranks_grows_with_an_error_that_grows_in_them(contention):
+    """Each rank beyond two makes all times 3 % longer, measured up to 6 ranks; the noise is 2 %."""
+    random = noise(0.02)
+    near, far = (
+        timed(SLOW_ADDER, ranks=ranks, factor=lambda each: random(each) * (1 + contention * (each.ranks - 2)))
+        for ranks in ((2, 4, 6), (8, 12))
+    )
+    found = fitted(RUN, near)
+    halves = [uncertainty(each.program, found, each.scheme)[0] for each in far]
+    errors = [np.log(each.predicted(found.network) / each.seconds) for each in far]
+    assert np.mean(np.abs(errors) < halves) > 0.85
+    assert contention or np.median(halves) < 0.06, "about 1.96 * 0.02"
 
 
 def test_no_interval_without_the_errors_of_fitted_times():
