@@ -1,12 +1,12 @@
 """Conversion of folders of images to one HDF5 file, and messages for bad images."""
 
 import os
-import subprocess
 import sys
 
 import h5py
 import numpy as np
 import pytest
+from conftest import ended
 
 from hpcdl.data.convert import main, write_image_file
 from hpcdl.data.digits import digits
@@ -226,13 +226,8 @@ def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
 
 
 def test_without_pillow_the_extra_is_named(source, tmp_path):
-    code = (
-        "import sys; sys.modules['PIL'] = None; from hpcdl.data.convert import main;"
-        "sys.exit(main([sys.argv[1], '-o', sys.argv[2]]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, source, tmp_path / "images.h5"], capture_output=True, text=True, check=False
-    )
+    code = "import sys; sys.modules['PIL'] = None; from hpcdl.data.convert import main; sys.exit(main())"
+    done = ended([sys.executable, "-c", code, source, "-o", tmp_path / "images.h5"], tmp_path)
     assert done.returncode == 2
     assert done.stderr == "hpcdl.data.convert: Pillow is needed to read images: pip install 'hpcdl[images]'\n"
 
@@ -262,9 +257,8 @@ def test_labels_are_in_the_names_of_a_flat_folder(flat, tmp_path, capsys):
     (folder / "notes.txt").write_text("no image")
     train, test = converted(folder, tmp_path / "a.h5", "--labels", "names", "--test-share", "0.2")
     assert (len(train), len(test)) == (32, 8)
-    assert sorted(train + test) == sorted(
-        (int(label), image.tobytes()) for image, label in zip(pixels, labels, strict=True)
-    )
+    whole = [(int(label), image.tobytes()) for image, label in zip(pixels, labels, strict=True)]
+    assert sorted(train + test) == sorted(whole)
     err = capsys.readouterr().err
     assert "10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n" in err
     assert "skipped: 1 files" in err
