@@ -1,4 +1,6 @@
+import os
 import random
+import subprocess
 
 import pytest
 
@@ -87,6 +89,7 @@ class Hand:
 
     def __init__(self, folder):
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.parts = []
         self.launches = 1
         Hand.made += 1
@@ -151,6 +154,13 @@ class Hand:
     def read(self, environment=None, suite_text="", **options):
         merge(self.parts, self.folder / "run.h5", environment or {}, suite_text, **options)
         return read(self.folder)
+
+
+def ended(command, folder, limit=300, stdin=None, /, **variables):
+    """Run a command in a folder, with further variables of the environment; return the process, with its texts."""
+    environment, words = {**os.environ, **variables}, [*map(str, command)]
+    streams = {"stdin": stdin, "capture_output": True, "text": True}
+    return subprocess.run(words, cwd=folder, env=environment, timeout=limit, check=False, **streams)
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ select defects, as in the list of ``--list``. Exit code 1 if a selected defect i
 """
 
 import argparse
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+from conftest import ended
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 900
@@ -107,18 +107,11 @@ def is_found(defect, *, quick):
         chosen = "not slow" if quick else ""
         # a package in the current folder precedes an installed one
         command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", "-m", chosen, *tests]
-        ended = subprocess.run(
-            command,
-            cwd=copy,
-            env={**os.environ, "PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
-        if ended.returncode not in {0, 1, 2}:  # 2: a test cannot be imported
-            raise RuntimeError(ended.stdout[-2000:] + ended.stderr[-2000:])
-        return ended.returncode != 0
+        variables = {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        done = ended(command, copy, LIMIT, **variables)
+        if done.returncode not in {0, 1, 2}:  # 2: a test cannot be imported
+            raise RuntimeError(done.stdout[-2000:] + done.stderr[-2000:])
+        return done.returncode != 0
 
 
 def main():

@@ -2,15 +2,14 @@
 
 import importlib
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from conftest import ended
 
 ROOT = Path(__file__).parents[1]
 TEXT = ROOT / "CONTRIBUTING.md"
@@ -111,17 +110,8 @@ def package(tmp_path_factory):
 
 def hpcdl(folder, *arguments, root=None):
     """Run hpcdl in ``folder``, with the package in ``root``, by default that of the folder if it has one."""
-    command = [sys.executable, "-m", "hpcdl", *arguments]
     root = root or (folder if (folder / "hpcdl").is_dir() else ROOT)
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return ended([sys.executable, "-m", "hpcdl", *arguments], folder, PYTHONPATH=str(root))
 
 
 def test_a_section_that_is_dropped_in_is_on_the_page_and_in_the_verdict(package, hand):
@@ -214,7 +204,5 @@ def test_the_examples_run(package):
 def test_the_examples_pass_the_gate_of_the_project(package):
     for command in (["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]):
         files = [f"hpcdl/{name}" for name in EXAMPLES]
-        ended = subprocess.run(
-            [sys.executable, "-m", *command, *files], cwd=package, capture_output=True, text=True, check=False
-        )
-        assert ended.returncode == 0, ended.stdout
+        done = ended([sys.executable, "-m", *command, *files], package)
+        assert done.returncode == 0, done.stdout

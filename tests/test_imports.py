@@ -55,9 +55,7 @@ PROTOCOL = ("comm", "task", "vectors", "window")
 
 FORBIDDEN = {"time", "datetime", "threading", "multiprocessing", "subprocess", "socket", "os", "pathlib", "io"}
 
-OFFERED = {
-    package.removeprefix("hpcdl."): kind for kind, package in registry.FOLDERS.items() if kind != "backends"
-}
+OFFERED = {name.removeprefix("hpcdl."): kind for kind, name in registry.FOLDERS.items() if kind != "backends"}
 """Folders whose files a suite can name; they must not import each other."""
 
 
@@ -112,11 +110,10 @@ def test_a_library_is_imported_only_where_it_belongs():
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
 def test_a_folder_imports_only_what_it_may_know(folder):
+    known = [f"hpcdl.{one}" for one in MAY_IMPORT[folder]]
     for path in files(folder):
         ours = {name for name in imports(path) if within(name, "hpcdl")}
-        assert not [
-            name for name in ours if not any(within(name, f"hpcdl.{one}") for one in MAY_IMPORT[folder])
-        ], place(path)
+        assert not [name for name in ours if not any(within(name, one) for one in known)], place(path)
 
 
 def test_programs_do_not_know_their_interpreter():
@@ -157,9 +154,7 @@ def test_siblings_do_not_import_each_other():
                 traits = registry.traits(folder, path.stem, Aggregation)
                 if traits.composite or traits.adaptive:
                     continue
-            assert not {sibling for sibling in offered for name in imports(path) if within(name, sibling)}, place(
-                path
-            )
+            assert not {one for one in offered for name in imports(path) if within(name, one)}, place(path)
 
 
 FLOORS = [
@@ -182,10 +177,8 @@ FLOORS = [
 
 def room(name):
     """The folder or top-level module that holds ``name``; None outside of the package and for its own names."""
-    parts = name.split(".")
-    return (
-        parts[1] if parts[0] == "hpcdl" and len(parts) > 1 and any(parts[1] in floor for floor in FLOORS) else None
-    )
+    package, top, *_ = [*name.split("."), ""]
+    return top if package == "hpcdl" and any(top in floor for floor in FLOORS) else None
 
 
 def test_every_room_has_a_floor():
@@ -215,9 +208,7 @@ def test_no_file_imports_itself_through_others():
 
 
 def test_kinds_of_case_do_not_import_each_other():
-    kinds = {f"hpcdl.cases.{path.stem}" for path in files("cases") if path.parent.name == "cases"} - {
-        "hpcdl.cases.__init__"
-    }
+    kinds = {f"hpcdl.cases.{path.stem}" for path in (ROOT / "cases").glob("[a-z]*.py")}
     for path in files("cases"):
         assert not {kind for kind in kinds for name in imports(path) if within(name, kind)}, place(path)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
-from hpcdl.cli import main
 from hpcdl.commands.parts.output import read_accepted
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.numpy import numpy
@@ -89,11 +88,10 @@ def test_a_run_folder_with_a_fifo_is_refused(tmp_path):
         trace(tmp_path)
 
 
-def test_a_loop_of_links_is_refused(tmp_path, capsys):
+def test_a_loop_of_links_is_refused(tmp_path, refused):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    assert main(["compare", str(loop), "--with", str(loop)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    assert refused("compare", loop, "--with", loop)
 
 
 def test_a_text_that_is_too_long_is_refused(tmp_path):

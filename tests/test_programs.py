@@ -2,11 +2,9 @@
 
 import importlib
 import inspect
-import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from commands.test_history import Archive
-from conftest import Hand
+from conftest import Hand, ended
 from contract import measured
 
 from hpcdl import suite
@@ -42,28 +40,19 @@ NAMES = re.compile(r"\[(attr-defined|name-defined|call-arg)\]$|\bhpcdl\b.*\[impo
 @pytest.mark.slow
 @pytest.mark.parametrize("command", SMALLEST, ids=" ".join)
 def test_a_program_runs_at_its_smallest_size(command):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    assert len(ended.stdout.splitlines()) >= 10
+    done = ended([sys.executable, *command], ROOT, OMP_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= 10
 
 
 @pytest.mark.slow
 def test_programs_use_names_that_exist(tmp_path):
     """Those that need root, PyTorch, a GPU or the checkouts of others, too."""
     assert len(PROGRAMS) > 15
-    folders = (ROOT / "tests" / name for name in ("", "peers", "testbed", "models"))
+    folders = ":".join(str(ROOT / "tests" / name) for name in ("", "peers", "testbed", "models"))
     options = ["--config-file=", "--check-untyped-defs", "--follow-imports=silent", "--explicit-package-bases"]
-    checked = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, f"--cache-dir={tmp_path}", *PROGRAMS],
-        cwd=ROOT,
-        env={**os.environ, "MYPYPATH": ":".join(map(str, folders))},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "mypy", *options, f"--cache-dir={tmp_path}", *PROGRAMS]
+    checked = ended(command, ROOT, MYPYPATH=folders)
     assert checked.stdout.splitlines()[-1].startswith("Found "), checked.stdout + checked.stderr
     assert [line for line in checked.stdout.splitlines() if NAMES.search(line)] == []
 
@@ -88,30 +77,24 @@ def program(monkeypatch, capsys, tmp_path):
         monkeypatch.setattr(sys, "argv", [path, *map(str, words)])
         return module
 
-    yield load
-    for path in PROGRAMS:
-        if "/testbed/" in path or "/oracles/" in path:
-            sys.modules.pop(Path(path).stem, None)
+    return load
 
 
 SUMS = measured.SUITE.format('["ring", "butterfly"]', [4096, 1048576])
 
 
 def test_allreduces_below_an_uplink_are_predicted_of_recorded_runs(program, tmp_path, capsys):
-    (tmp_path / "1-to-1").mkdir()
     measured.measure(Hand(tmp_path / "1-to-1"), NETWORKS["ethernet-1g"], SUMS)
     for ratio in (2, 4):
         shutil.copytree(tmp_path / "1-to-1", tmp_path / f"{ratio}-to-1")
     program("tests/testbed/uplink.py", tmp_path).main()
     answer, _, *table = capsys.readouterr().out.splitlines()
-    assert answer.startswith(
-        "Predicted allreduce times differ from undisturbed measured ones by at most 0 % at 1:1, "
-    )
+    says = "Predicted allreduce times differ from undisturbed measured ones by at most 0 % at 1:1, "
+    assert answer.startswith(says)
     assert len(table) == 2 + 3 * 8
 
 
 def test_meshes_are_predicted_of_recorded_runs(program, tmp_path, capsys):
-    (tmp_path / "1gbit").mkdir()
     hand = Hand(tmp_path / "1gbit")
     measured.measure(hand, NETWORKS["ethernet-1g"], SUMS)
     replay = 'kind = "replay"\nmodel = "lenet5"\ndataset = "digits"\nflops = 1e9\nglobal_batch = 32\nsteps = 3\n'
@@ -133,7 +116,6 @@ def test_slow_hosts_and_links_of_recorded_runs_are_found_by_the_sentences_on_the
     for defect, options in culprits.DEFECTS.items():
         slow = draw.randint(1, 4) - 1
         node, link = (1.25 if option in options else 1.0 for option in ("--slow-cpu", "--slow"))
-        (tmp_path / f"{defect}-4-00").mkdir()
         hand = Hand(tmp_path / f"{defect}-4-00")
         hand.case(
             [[20.0 * (node if rank == slow else 1)] * 5 for rank in range(4)],
@@ -146,9 +128,8 @@ def test_slow_hosts_and_links_of_recorded_runs_are_found_by_the_sentences_on_the
         ranks = [{"hostname": f"host{rank + 1}"} for rank in range(4)]
         hand.read({"ranks": ranks, "date": "2026-01-01T00:00:00+00:00"}, '[suite]\nname = "s"\nanswer = "links"\n')
     culprits.main()
-    assert [line.split(",")[1] for line in capsys.readouterr().out.splitlines()] == [
-        f" {defect}: 1 of 1 right" for defect in culprits.DEFECTS
-    ]
+    found = [line.split(",")[1] for line in capsys.readouterr().out.splitlines()]
+    assert found == [f" {defect}: 1 of 1 right" for defect in culprits.DEFECTS]
     program("tests/testbed/culprits.py", "quiet", tmp_path).main()
     assert capsys.readouterr().out == "100 nights drawn from 1: named [], changes []\n"
 

@@ -75,12 +75,11 @@ def returns(histories, repaired, kind):
 
 def exit_codes(histories, kind, series):
     """Print the share of nights, of six in each history of up to 100 without a change, with each exit code."""
-    nights = [
-        (seed, night) for seed in range(histories) for night in np.random.default_rng(seed).integers(13, 101, 6)
-    ]
-    codes = [
-        exit_code(verdicts(archive(series, night, seed=SEED + 900 + seed, kind=kind))) for seed, night in nights
-    ]
+    codes = []
+    for seed in range(histories):
+        nights = np.random.default_rng(seed).integers(13, 101, 6)
+        archives = (archive(series, night, seed=SEED + 900 + seed, kind=kind) for night in nights)
+        codes += [exit_code(verdicts(suite)) for suite in archives]
     shares = ", ".join(f"{code}: {codes.count(code) / len(codes):.3f}" for code in (0, 1, 3))
     print(f"{kind}: no change, {series} series, {len(codes)} nights: exit codes {shares}", flush=True)
 
@@ -123,14 +122,11 @@ def host_history(departures, times, *, by_links):
     """Return the history of nights in which hosts r0n0 to r0n15, r1n0, ... took part."""
     runs = []
     for night in range(departures.shape[1]):
-        here = {
-            f"r{host // 16}n{host % 16}": one for host, one in enumerate(departures[:, night]) if np.isfinite(one)
-        }
+        present = np.flatnonzero(np.isfinite(departures[:, night]))
+        here = {f"r{host // 16}n{host % 16}": np.exp(departures[host, night]) for host in present}
         cases = [case(f"case {number}", float(np.exp(one))) for number, one in enumerate(times[:, night])]
         if by_links:
-            cases.append(
-                replace(case("pairs", 1.0), host_slowness={name: np.exp(one) for name, one in here.items()})
-            )
+            cases.append(replace(case("pairs", 1.0), host_slowness=here))
         ranks = [{"hostname": name} for name in here]
         runs.append(run(night, [replace(one, ranks=len(ranks)) for one in cases], ranks=ranks))
     (found,) = histories(runs)

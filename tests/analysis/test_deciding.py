@@ -34,9 +34,7 @@ def launch(method, seed, seconds, configuration="lenet5", *, grid=0.01, budget=9
 def configuration(methods, name="lenet5", grids=(0.01, 0.01), budgets=(99.0, 99.0, 99.0)):
     candidates = []
     for (method, times), budget, grid in zip(methods.items(), budgets, (*grids, 0.01, 0.01), strict=False):
-        seeds = [
-            [launch(method, seed, seconds, name, grid=grid, budget=budget)] for seed, seconds in enumerate(times)
-        ]
+        seeds = [[launch(method, seed, time, name, grid=grid, budget=budget)] for seed, time in enumerate(times)]
         candidates.append(Candidate(seeds))
     return Field((), candidates)
 
@@ -94,9 +92,8 @@ def test_a_method_whose_budget_ends_before_the_winner_is_not_ruled_out():
     assert (words[30.0].verdict, words[30.0].is_won) == ("alone", True)
     assert words[30.0].lead.low > 1.05 and np.isinf(words[30.0].lead.high)
     assert words[30.0].time == pytest.approx((15.0 * 15.1 * 14.9) ** (1 / 3), rel=1e-4)
-    (seldom,) = decisions(
-        [configuration({"a": [1.0, 1.01, 1.02, np.inf], "b": [np.inf] * 4}, budgets=(3.0, 900.0))]
-    )
+    rare = {"a": [1.0, 1.01, 1.02, np.inf], "b": [np.inf] * 4}
+    (seldom,) = decisions([configuration(rare, budgets=(3.0, 900.0))])
     assert (seldom.verdict, seldom.is_won, seldom.time) == ("alone", False, None)
 
 
@@ -119,11 +116,8 @@ def test_a_missed_seed_is_a_time_up_to_the_budget():
 
 
 def test_a_method_with_too_few_usable_seeds_leaves_its_configuration_open():
-    for cause, loss in [
-        ("disturbed", {"disturbed": True}),
-        ("failed", {"evaluations": {}}),
-        ("not evaluated", {"evaluations": {}}),
-    ]:
+    empty = {"evaluations": {}}
+    for cause, loss in {"disturbed": {"disturbed": True}, "failed": empty, "not evaluated": empty}.items():
         launches = [launch(method, seed, 20.0 + seed) for method in "ab" for seed in range(3)]
         vars(launches[3]).update(loss)
         launches[3].record.error = "it failed" if cause == "failed" else None

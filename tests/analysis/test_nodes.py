@@ -41,22 +41,16 @@ def test_slow_memory_alone_names_the_node_with_this_work():
     speeds = np.ones(8)
     slow = np.where(np.arange(8) == 5, 0.5, 1.0)
     named = slow_hosts([case(speeds), case(slow, "triad"), case(speeds, "convolution")])
-    assert {host: [each.record.collective for each in cases] for host, (_, cases) in named.items()} == {
-        "host5": ["triad"]
-    }
+    works = {host: [each.record.collective for each in cases] for host, (_, cases) in named.items()}
+    assert works == {"host5": ["triad"]}
 
 
-def test_no_node_is_named_for_noise_or_of_two_hosts():
+def test_no_node_is_named_for_noise_one_repetition_or_a_little_in_one_work_or_of_two_hosts():
     noisy = [case(np.ones(16), work, noise=0.1) for work in ("matrix_product", "triad", "convolution")]
-    assert slow_hosts(noisy) == {}
-    assert slow_hosts([case([1.0, 0.5])]) == {}
-
-
-def test_no_node_is_named_for_one_repetition_or_a_little_in_one_work():
-    stalled = Nodes(Record(kind="node"), ["a", "b", "c"], np.array([[1.0, 1.0, 1.0], [1.0, 4.0, 1.0]]))
-    assert slow_hosts([stalled]) == {}
+    stalled = [Nodes(Record(kind="node"), ["a", "b", "c"], np.array([[1.0, 1.0, 1.0], [1.0, 4.0, 1.0]]))]
     slow = [case([1.0, speed, 1.0, 1.0], work) for work, speed in (("triad", 0.85), ("x", 1.0), ("y", 1.0))]
-    assert slow_hosts(slow) == {}
+    for cases in (noisy, stalled, slow, [case([1.0, 0.5])]):
+        assert slow_hosts(cases) == {}
 
 
 def test_a_host_is_as_slow_as_its_slowest_rank_after_the_warm_up_and_when_it_is_measured_again(hand):
@@ -79,13 +73,8 @@ def measured_again(hosts, slow_pairs, burst=()):
     ]
     calls = []
 
-    def times(which):
-        return np.array(
-            [
-                0 if pair not in which else 1400 if divmod(pair, hosts) in slow_pairs else 1000
-                for pair in range(hosts**2)
-            ]
-        )
+    usual = np.array([1400 if divmod(pair, hosts) in slow_pairs else 1000 for pair in range(hosts**2)])
+    times = lambda which: np.where(np.isin(np.arange(hosts**2), [*which]), usual, 0)
 
     async def measure(which):
         ranks = [rank for pair in which for rank in divmod(pair, hosts)]
@@ -97,9 +86,8 @@ def measured_again(hosts, slow_pairs, burst=()):
     for one, other in burst:
         first[one * hosts + other] = 3000
     text = asyncio.run(confirmed(first, pairs, measure, 2))
-    return {
-        divmod(pair, hosts): least for pair, (_, least) in departures(Record(measured_again=text)).items()
-    }, calls
+    found = departures(Record(measured_again=text)).items()
+    return {divmod(pair, hosts): least for pair, (_, least) in found}, calls
 
 
 @pytest.mark.parametrize("hosts", [3, 4, 7, 16])
@@ -120,18 +108,9 @@ def test_records_name_what_returned_and_tell_what_did_not(hand):
         for rank in range(4)
     ]
     listed = [[1, 1.5, 1.0], *([min(2, other) * 4 + max(2, other), 1.5, 1.5] for other in (0, 1, 3))]
-    hand.case(
-        steps,
-        kind="pairwise",
-        case="c",
-        ranks=4,
-        pattern="all_pairs",
-        aggregation="fabric",
-        message_bytes=1 << 18,
-        settings=json.dumps({"confirm": 2}),
-        measured_again=json.dumps(listed),
-        warmup_steps=0,
-    )
+    fields = {"kind": "pairwise", "pattern": "all_pairs", "aggregation": "fabric", "message_bytes": 1 << 18}
+    fields |= {"ranks": 4, "warmup_steps": 0, "settings": {"confirm": 2}, "measured_again": json.dumps(listed)}
+    hand.case(steps, case="c", **fields)
     (found,) = links(hand.read())
     assert found.passed == [(0, 1)]
     assert found.seconds[0, 1] == pytest.approx(1e-3)

@@ -21,21 +21,13 @@ from hpcdl.trace.recorder import CaseRecord, Recorder
 from hpcdl.trace.schema import merge, write_part
 from hpcdl.training.parts.journal import Journal
 
-CASE = {
-    "kind": "collective",
-    "collective": "allreduce",
-    "aggregation": "ring",
-    "message_bytes": 64,
-    "warmup_steps": 1,
-}
+CASE = {"kind": "collective", "collective": "allreduce", "message_bytes": 64, "warmup_steps": 1}
 
 
 @pytest.fixture
 def launched(hand, tmp_path):
     def launch(number, times, environment=None, suite_text="s"):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        run, environment = type(hand)(folder), environment or {"key": "k"}
+        run, environment = type(hand)(tmp_path / str(number)), environment or {"key": "k"}
         for scheme, factor in (("ring", 1.0), ("native", 2.0)):
             fields = {**CASE, "aggregation": scheme, "environment_key": environment["key"]}
             run.case([[900.0, *(factor * ms for ms in times)]] * 2, **fields, correct=True)
@@ -84,12 +76,10 @@ def test_what_is_no_repetition_is_refused(launched, other, said):
 def test_launches_on_other_nodes_are_pooled_and_keep_their_hosts(launched):
     """Jobs of a study: one node, two nodes, and two others."""
     jobs = [("k1", ["a"]), ("k2", ["a", "b"]), ("k2", ["c", "d"])]
-    runs = [
-        launched(
-            n, [1.0] * 6, {"key": key, "machine_key": "m", "ranks": [{"hostname": host} for host in 2 * hosts]}
-        )
-        for n, (key, hosts) in enumerate(jobs)
-    ]
+    runs = []
+    for key, hosts in jobs:
+        ranks = [{"hostname": host} for host in 2 * hosts]
+        runs.append(launched(len(runs), [1.0] * 6, {"key": key, "machine_key": "m", "ranks": ranks}))
     pooled = pool(runs)
     assert [pooled.hosts_of(index) for index in (0, 2, 4)] == [["a", "a"], ["a", "b"], ["c", "d"]]
     assert not any("environments" in line for line in warnings(pooled, records(launches(pooled))))

@@ -115,7 +115,6 @@ def test_a_folder_of_launches_is_its_launches(tmp_path):
 def test_a_slurm_job_or_a_folder_of_launches_is_one_job(hand, tmp_path, variables, job):
     for number in (1, 2):
         folder = tmp_path / "night" / f"launch-{number}"
-        folder.mkdir(parents=True)
         type(hand)(folder).case([[1.0]], **COLLECTIVE).read({"variables": variables})
         assert read_series(folder).job == (job if variables else str(tmp_path / job))
     (tmp_path / "night").rename(tmp_path / "moved")

@@ -92,10 +92,8 @@ def test_a_rank_is_late_by_a_twentieth_of_the_step_in_half_of_the_steps():
     late = simulate("ring", 4, late_rank=2)
     assert late.leads == 1
     assert [replace(late, leads=share).late is None for share in (0.49, 0.5)] == [True, False]
-    assert [replace(late, step_seconds=late.step_seconds * 0 + LATE * n).late is None for n in (19, 21)] == [
-        False,
-        True,
-    ]
+    steps = (late.step_seconds * 0 + LATE * n for n in (19, 21))
+    assert [replace(late, step_seconds=seconds).late is None for seconds in steps] == [False, True]
 
 
 def of_rows(*rows, steps, **fields):

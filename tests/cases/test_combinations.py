@@ -171,6 +171,6 @@ def test_features_ask_for_what_a_kind_of_case_has():
     there = {name for kind in kinds() for spec in [module_of(kind).SPEC] for name in (*keys(spec), *dir(spec))}
     for file in (checks, combinations):
         asked = set(re.findall(r"\bcase\.(\w+)", Path(file.__file__).read_text(encoding="utf-8")))
-        assert not asked - there - {*dir(Setup), "kind", "spec", "given", "wrong"}
+        assert not asked - there - {*dir(Setup), "kind", "spec", "given", "wrong", "elsewhere"}
     setup = Setup("train", spec_of("train"))
     assert setup.collective is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract.cases import case_of, ran
 
-from hpcdl.cases.measuring import patterns
+from hpcdl.cases import pairwise
 from hpcdl.cases.pairwise import PATTERNS
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.pairs import rounds
@@ -32,7 +32,7 @@ def test_each_pattern_ends_on_any_schedule_with_right_messages(pattern, ranks):
 def test_fairness_and_percentiles_are_of_the_repetitions_after_the_warm_up(monkeypatch):
     """Of four messages through one port the k-th takes k times as long; the victims' slowest rank counts."""
     world = simulated(5, NETWORKS["ethernet-1g"])
-    monkeypatch.setattr(patterns, "perf_counter_ns", lambda: round(world.running.time * 1e9))
+    monkeypatch.setattr(pairwise, "perf_counter_ns", lambda: round(world.running.time * 1e9))
     keys = {"message_bytes": 10**7, "repetitions": 3, "warmup": 1}
     first, *others = ran(case_of("pairwise", pattern="incast", ranks=5, **keys), world)[0]
     rates = 1 / np.arange(1, 5)
@@ -46,7 +46,7 @@ def test_fairness_and_percentiles_are_of_the_repetitions_after_the_warm_up(monke
         calls[rank] += 1
         return is_end * (10**9 if (rank, number % 4) == (0, 0) else 1000 * rank * (1 + number))
 
-    monkeypatch.setattr(patterns, "perf_counter_ns", clock)
+    monkeypatch.setattr(pairwise, "perf_counter_ns", clock)
     for rank in ran(case_of("pairwise", pattern="congestor", ranks=6, **keys), world)[0]:
         alone, beside = 4e-6 * np.array([2, 3, 4]), 4e-6 * np.array([6, 7, 8])
         for name, took in (("alone", alone), ("beside", beside)):

@@ -11,6 +11,7 @@ from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+from conftest import ended
 
 from hpcdl.cli import main
 from hpcdl.launch.process import launched
@@ -52,16 +53,7 @@ class Install:
 
     def run(self, command, stdin=None, **environment):
         """Run any command in this folder and environment."""
-        return subprocess.run(
-            command,
-            stdin=stdin,
-            cwd=self.folder,
-            env=self.environment(**environment),
-            capture_output=True,
-            text=True,
-            timeout=LIMIT,
-            check=False,
-        )
+        return ended(command, self.folder, LIMIT, stdin, **self.environment(**environment))
 
     def here(self, *arguments):
         """Run a command that starts no ranks in this process, because a new one starts slowly."""
@@ -69,15 +61,15 @@ class Install:
         with chdir(self.folder), redirect_stdout(out), redirect_stderr(err):
             try:
                 code = main([*map(str, arguments)])
-            except SystemExit as ended:
-                code = ended.code
+            except SystemExit as left:
+                code = left.code
         return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     def report(self, folder="o"):
         """Return the JSON report of a run folder."""
-        ended = self.here("report", folder, "--json")
-        assert ended.returncode == 0, ended.stderr
-        document = json.loads(ended.stdout)
+        done = self.here("report", folder, "--json")
+        assert done.returncode == 0, done.stderr
+        document = json.loads(done.stdout)
         assert document["schema"] == 1
         return document
 

@@ -65,10 +65,8 @@ def test_a_line_has_flags_and_quotients_with_intervals():
 def case(folder, times, scheme, **fields):
     """Return the file of a case that was made by hand."""
     hand = Hand(folder / str(len([*folder.iterdir()])) / "parts")
-    hand.folder.mkdir(parents=True)
-    hand.case(
-        [times] * 2, kind="collective", collective="allreduce", aggregation=scheme, dtype="float32", **fields
-    )
+    fields |= {"kind": "collective", "collective": "allreduce", "aggregation": scheme, "dtype": "float32"}
+    hand.case([times] * 2, **fields)
     hand.read({"mpi": {"library": "MPICH", "version": "5"}})
     return hand.folder / "run.h5"
 

@@ -41,12 +41,7 @@ def line(document):
 def test_history_is_mailed_if_it_is_not_fine(cron, tmp_path):
     (tmp_path / "hpcdl/runs").mkdir(parents=True)
     (tmp_path / "hpcdl/.venv").symlink_to(BIN.parent)
-    command = (
-        line("hpcdl/docs/nightly.md")
-        .replace("/scratch", str(tmp_path))
-        .replace("/var/lib/node_exporter", str(tmp_path))
-    )
-    cron(command)
+    cron(re.sub("/scratch|/var/lib/node_exporter", str(tmp_path), line("hpcdl/docs/nightly.md")))
     mail = (tmp_path / "mail.txt").read_text()
     assert mail == "-s hpcdl admins\nhpcdl: history\n\nVERDICT\nNO RUNS: runs has none.\n"
     assert "hpcdl_history_exit_code 3" in (tmp_path / "hpcdl.prom").read_text()

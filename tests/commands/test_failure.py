@@ -63,10 +63,9 @@ def test_other_ranks_finish_after_a_process_failure(each):
     page = (each.folder / "o/report.md").read_text()
     assert page.count("rank 3 at step 5 failed, and the others went on.") == 2
     assert "left a trace" not in page
+    frames = (run.steps, run.evaluations, run.updates)
     for index, alive in enumerate(({0, 1, 2}, {0, 1})):
-        steps, tests, updates = (
-            frame[frame["case_index"] == index] for frame in (run.steps, run.evaluations, run.updates)
-        )
+        steps, tests, updates = (frame[frame["case_index"] == index] for frame in frames)
         assert set(steps["rank"]) == set(tests["rank"]) == alive
         assert tests.groupby("rank")["accuracy"].last().nunique() == 1
         assert tests["accuracy"].iloc[-1] > 0.8

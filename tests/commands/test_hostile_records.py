@@ -11,12 +11,8 @@ from hpcdl.cli import main
 
 OWN = {"name": "hostile_module:call", "command": "x"}
 FIELDS = ["model", "dataset", "backend", "training", "aggregation", "compression", "optimizer", "schedule"]
-SETTINGS = {
-    **{name: TRAINING[name] for name in FIELDS if name in TRAINING},
-    "learning_rate": 0.1,
-    "steps": 6,
-    "global_batch": 64,
-}
+SETTINGS = {name: TRAINING[name] for name in FIELDS if name in TRAINING}
+SETTINGS |= {"learning_rate": 0.1, "steps": 6, "global_batch": 64}
 
 
 @pytest.fixture

@@ -47,10 +47,8 @@ def test_what_a_job_cannot_run_is_reported_once(each, ranks, message):
 def test_a_missing_library_is_one_line(each):
     """All ranks lack it, and each would print a traceback."""
     missing = {"MPI4PY_LIBMPI": str(each.folder / "libmpi.so")}
-    for command in (
-        ("run", each.suite(SMALL.replace("ranks = 1", "ranks = 2"))),
-        ("tune", "allreduce", "-n", "2"),
-    ):
+    suite = each.suite(SMALL.replace("ranks = 1", "ranks = 2"))
+    for command in (("run", suite), ("tune", "allreduce", "-n", "2")):
         ended = each(*command, "-o", command[0], **missing)
         assert ended.returncode == 2
         assert ended.stderr.startswith("hpcdl: no MPI library: cannot load MPI library ")

@@ -66,9 +66,8 @@ def test_of_a_run_with_its_times_and_of_its_chakra_trace(table, hpcdl, refused):
     assert main(["trace", str(hpcdl.folder / "o"), "--format", "chakra", "-o", str(trace.parent)]) == 0
     again, _ = table(trace)
     assert again == layers
-    assert "--batch is for Chakra traces of other tools: this source states it" in refused(
-        "layers", trace, "--batch", 3
-    )
+    said = refused("layers", trace, "--batch", 3)
+    assert "--batch is for Chakra traces of other tools: this source states it" in said
 
 
 STEP = {

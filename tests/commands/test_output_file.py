@@ -55,11 +55,8 @@ def test_no_foreign_file_of_a_shared_folder_is_written_or_waited_for(tmp_path):
 
 
 def test_a_second_run_into_one_folder_is_refused(tmp_path):
-    with (
-        claimed(tmp_path),
-        pytest.raises(UsageError, match=r"^-o .*: another hpcdl process is writing to it$"),
-        claimed(tmp_path),
-    ):
+    refused = pytest.raises(UsageError, match=r"^-o .*: another hpcdl process is writing to it$")
+    with claimed(tmp_path), refused, claimed(tmp_path):
         pass
 
 

@@ -14,6 +14,7 @@ from .conftest import TRAIN
 FINE = f"{TRAIN}ranks = 2\nsteps = 3\n"
 NINES = "9" * 5000
 """More digits than Python converts."""
+ENDINGS = ".md or .html or .tex or .csv or .json or .svg or .pdf or .png or .json.xz"
 TABLE = {
     "hpcdl": [
         ("", f"hpcdl: no command; valid names: {', '.join(sorted(commands()))}"),
@@ -87,13 +88,7 @@ TABLE = {
         ("old", "hpcdl: old: no run.h5 and no finished case in parts/\n"),
         ("damaged", "hpcdl: damaged/run.h5: not a trace of hpcdl\n"),
         ("run -o ''", "hpcdl report: -o: the name is empty"),
-        *(
-            (
-                f"old -o {x}",
-                f"-o {x}: must end in .md or .html or .tex or .csv or .json or .svg or .pdf or .png or .json.xz\n",
-            )
-            for x in ("x.htlm", "x", "x.json.gz")
-        ),
+        *((f"old -o {x}", f"-o {x}: must end in {ENDINGS}\n") for x in ("x.htlm", "x", "x.json.gz")),
         ("old --json -o x.md", "-o x.md: must end in .json\n"),
     ],
     "predict": [
@@ -103,6 +98,24 @@ TABLE = {
             "quickstart --network gemini --case *googlenet*p2* --parallelism --jitter .1",
             "--jitter: changes training st",
         ),
+        ("s.toml --network ethernet10g", "did you mean 'ethernet-10g'?"),
+        ("s.toml --network gemini --ranks 1000000", "--ranks 1000000: must be at most 131072"),
+        ("s.toml --network gemini --ranks-per-host 0", "--ranks-per-host: ranks_per_host must be"),
+        ("s.toml --network gemini --case nothing*", "matches none of the cases"),
+        ("quickstart --network titan --save x.toml", "cannot hold the topology of titan"),
+        ("no.toml --network gemini", "no such suite file"),
+        ("nowhere --network gemini", "nowhere: no such file"),
+        *(
+            (f"s.toml --network gemini --ranks {ranks}", f"--ranks {ranks}: must be ascending")
+            for ranks in ("4,2", "0", "2,2", "two", "2,")
+        ),
+    ],
+    "history": [
+        ("old --stale yesterday", "hpcdl history: --stale: 'yesterday' is no time in us, ms, s, h or d"),
+        ("old --switches none/x", "--switches none/x: cannot be read: No such file"),
+        ("old/parts --metrics none/x", "--metrics none/x: cannot be written: No such file"),
+        ("old -o x.pdf", "-o x.pdf: must end in .html\n"),
+        ("old/parts -o none/x.html", "-o none/x.html: cannot be written: No such file"),
     ],
     "sbatch": [
         (
@@ -125,26 +138,22 @@ TABLE = {
         ("--hosts 4 --rate 1kbit", "--rate 1kbit: must be from 100 kbit/s to 100 Gbit/s, not 1 kbit/s"),
         ("--hosts 4 --rate 100mbps", "--rate 100mbps: bits or bytes? write 100mbit, or 800mbit for bytes"),
         ("--hosts 4 --rate '12.5 MB/s'", "12.5 MB/s: bits or bytes? write 12.5mbit, or 100mbit for bytes"),
-        ("--hosts 4 --rate 1gbit --trunk 1Gbps", "--uplink 1Gbps: bits or bytes? write 1gbit, or 8gbit for bytes"),
-        ("--hosts 4 --rate 1gbit --slow host1:-1mbit", "--slow host1:-1mbit: must be a rate"),
-        (
-            "--hosts 4 --rate 1gbit --slow host5:1mbit",
-            "host5:1mbit: there is no 'host5'; available: host1 to host4",
-        ),
         ("--hosts 1 --rate 1gbit --slow host0:1mbit", "host0:1mbit: there is no 'host0'; available: host1 only"),
-        ("--hosts 4 --rate 1gbit --slow host2", "--slow host2: write HOST:RATE, such as host1:50mbit"),
-        (
-            "--hosts 4 --rate 1gbit --slow-cpu host9:0.5",
-            "--slow-cpu host9:0.5: there is no 'host9'; available: host1",
-        ),
-        (
-            "--hosts 4 --rate 1gbit --slow-cpu host2:80%",
-            "--slow-cpu host2:80%: must be a number of cores from 0.01",
-        ),
         ("--hosts 1 --rate 1gbit --trunk 1gbit", "one host is on one switch; --hosts must be at least 2"),
-        ("--hosts 4 --rate 1gbit --latency 11s", "--latency: must be at most 10 s, not 11 s"),
-        ("--hosts 4 --rate 1gbit --slow :50mbit", "--slow :50mbit: write HOST:RATE"),
-        ("--hosts 4 --rate 1gbit --slow host2:5mbit --slow host2:1gbit", "host2 already has 5mbit"),
+        *(
+            (f"--hosts 4 --rate 1gbit {options}", message)
+            for options, message in {
+                "--trunk 1Gbps": "--uplink 1Gbps: bits or bytes? write 1gbit, or 8gbit for bytes",
+                "--slow host1:-1mbit": "--slow host1:-1mbit: must be a rate",
+                "--slow host5:1mbit": "host5:1mbit: there is no 'host5'; available: host1 to host4",
+                "--slow host2": "--slow host2: write HOST:RATE, such as host1:50mbit",
+                "--slow-cpu host9:0.5": "--slow-cpu host9:0.5: there is no 'host9'; available: host1",
+                "--slow-cpu host2:80%": "--slow-cpu host2:80%: must be a number of cores from 0.01",
+                "--latency 11s": "--latency: must be at most 10 s, not 11 s",
+                "--slow :50mbit": "--slow :50mbit: write HOST:RATE",
+                "--slow host2:5mbit --slow host2:1gbit": "host2 already has 5mbit",
+            }.items()
+        ),
     ],
 }
 """Command lines by command, and a part of the line that refuses each."""

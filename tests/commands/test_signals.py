@@ -77,9 +77,11 @@ def test_a_signal_to_one_process_ends_all(each, target, name, moment):
     assert not [path for path in shared if path.exists()]
 
 
-@pytest.mark.parametrize(
-    "name", ["SIGHUP", "SIGTERM", *(pytest.param(name, marks=pytest.mark.grid) for name in ("SIGQUIT", "SIGUSR1"))]
-)
+def and_in_grids(usual, others):
+    return [*usual.split(), *(pytest.param(name, marks=pytest.mark.grid) for name in others.split())]
+
+
+@pytest.mark.parametrize("name", and_in_grids("SIGHUP SIGTERM", "SIGQUIT SIGUSR1"))
 def test_a_signal_to_tune_ends_its_ranks_and_its_launches_continue(either, name):
     given = ("tune", "allreduce", "-b", "64", "-e", "64", "-n", "2", "-r", "2", "-a", "ring", "-o", "tuned")
     run = either.start(*given)
@@ -108,15 +110,7 @@ def test_a_stop_request_while_ranks_start_is_orderly(each):
 
 
 @pytest.mark.parametrize("moment", [0.02, 0.18, 1.62])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "SIGUSR1",
-        "SIGINT",
-        "SIGTERM",
-        *(pytest.param(name, marks=pytest.mark.grid) for name in ("SIGHUP", "SIGKILL")),
-    ],
-)
+@pytest.mark.parametrize("name", and_in_grids("SIGUSR1 SIGINT SIGTERM", "SIGHUP SIGKILL"))
 def test_a_signal_in_the_first_seconds_ends_all(each, name, moment):
     run = start(each)
     time.sleep(moment)

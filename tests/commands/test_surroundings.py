@@ -59,9 +59,8 @@ def test_without_a_folder_for_compiled_kernels_each_process_compiles(hpcdl):
         "print(backend('numba').announcement('float32'))\n"
     )
     done = hpcdl.run([hpcdl.python, "-c", program])
-    assert done.stdout.startswith(
-        "compiling the float32 kernels of numba (in each run, about 1 minute; NUMBA_CACHE_DIR"
-    )
+    says = "compiling the float32 kernels of numba (in each run, about 1 minute; NUMBA_CACHE_DIR"
+    assert done.stdout.startswith(says)
     assert done.stderr == ""
 
 

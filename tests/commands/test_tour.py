@@ -3,11 +3,11 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from conftest import ended
 
 import hpcdl as library
 
@@ -27,20 +27,11 @@ def commands():
 
 @pytest.mark.slow
 def test_every_command_of_the_tour_works(tmp_path):
-    hpcdl = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{hpcdl}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     assert len(commands()) > 10
     outputs = {}
     for command in commands():
-        done = subprocess.run(
-            ["/bin/bash", "-c", command],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = ended(["/bin/bash", "-c", command], tmp_path, PATH=path)
         few = done.returncode == TOO_FEW and command.startswith(("hpcdl compare", "hpcdl history"))
         assert done.returncode == 0 or few, (command, done.stdout[-2000:], done.stderr[-2000:])
         outputs[command.strip()] = done.stdout
@@ -62,12 +53,8 @@ def check_launches(hpcdl, output):
         assert [case["launches"] + (case["launches_left_out"] or 0) for case in pooled["cases"]] == [3] * 4
     assert len(library.summary(folder)) == 4
     assert sorted(library.read(folder).cases["launch"]) == [1] * 4 + [2] * 4 + [3] * 4
-    for place, options in (
-        ("tour/mine", []),
-        ("tour/mine", ["--launches", "1", "--resume"]),
-        ("tour/mine/launch-1", ["--launches", "2"]),
-    ):
-        refused = hpcdl.here("run", "mine.toml", "-o", place, *options)
+    for words in ("tour/mine", "tour/mine --launches 1 --resume", "tour/mine/launch-1 --launches 2"):
+        refused = hpcdl.here("run", "mine.toml", "-o", *words.split())
         assert refused.returncode == 2
         assert "choose another folder" in refused.stderr
     page = (folder / "report.md").read_text()

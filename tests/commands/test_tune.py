@@ -164,7 +164,6 @@ def test_what_cannot_run_here_is_left_out_and_named(tmp_path, monkeypatch):
 
     def launched(environment, correct=True):
         def launch(options, _given):
-            options.folder.mkdir(parents=True)
             fields = {"collective": "allreduce", "aggregation": "native", "message_bytes": 64, "correct": correct}
             Hand(options.folder).case([[1.0]] * 2, case="sum", kind="collective", **fields).read(environment)
             return FAILED

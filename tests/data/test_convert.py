@@ -255,9 +255,8 @@ def test_labels_are_in_the_names_of_a_flat_folder(flat, tmp_path, capsys):
     (folder / "notes.txt").write_text("no image")
     train, test = converted(folder, tmp_path / "a.h5", "--labels", "names", "--test-share", "0.2")
     assert (len(train), len(test)) == (32, 8)
-    assert sorted(train + test) == sorted(
-        (int(label), image.tobytes()) for image, label in zip(pixels, labels, strict=True)
-    )
+    whole = [(int(label), image.tobytes()) for image, label in zip(pixels, labels, strict=True)]
+    assert sorted(train + test) == sorted(whole)
     err = capsys.readouterr().err
     assert "10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n" in err
     assert "skipped: 1 files" in err

@@ -135,9 +135,8 @@ def test_message_for_a_missing_dataset_names_folders_and_its_source(tmp_path, no
 def test_test_images_of_another_shape(tmp_path, nowhere):
     write_four(tmp_path)
     write(tmp_path / FILES[2], idx_bytes(np.zeros((10, 4, 4), np.uint8)))
-    assert message_of(mnist, path=str(tmp_path)) == (
-        f"{tmp_path / FILES[2]}: images of 4 x 4, but the training images are 5 x 4"
-    )
+    says = f"{tmp_path / FILES[2]}: images of 4 x 4, but the training images are 5 x 4"
+    assert message_of(mnist, path=str(tmp_path)) == says
 
 
 @pytest.mark.slow

@@ -31,10 +31,8 @@ def test_a_file_of_the_bundled_digits_is_the_bundled_digits(tmp_path):
         arrays = {}
         for name, split in (("train", own.train), ("test", own.test)):
             pixels = split.read(np.arange(len(split))).astype(dtype)
-            arrays |= {
-                f"{name}_images": np.moveaxis(pixels, 3, 1) if first else pixels[..., 0],
-                f"{name}_labels": split.labels,
-            }
+            pixels = np.moveaxis(pixels, 3, 1) if first else pixels[..., 0]
+            arrays |= {f"{name}_images": pixels, f"{name}_labels": split.labels}
         dataset = find("datasets", "numpy")(path=saved(tmp_path / f"{dtype}.npz", **arrays), channels_first=first)
         assert (dataset.shape, dataset.classes) == ((8, 8, 1), 10)
         for name, (images, labels) in splits.items():
@@ -63,11 +61,9 @@ def test_a_folder_of_npy_files_is_the_npz_file(tmp_path, names, monkeypatch):
 def test_floats_are_augmented_and_normalised_as_bytes_are(tmp_path):
     floats = {name: array / 255 if array.ndim == 4 else array for name, array in CONTENT.items()}
     paths = saved(tmp_path / "a.npz", **CONTENT), saved(tmp_path / "b.npz", **floats)
-    batches = [
-        numpy(path=path, crop_padding=2, flip=True).train.batch(np.arange(20), "float64", (1, 1))[0]
-        for path in paths
-    ]
-    np.testing.assert_allclose(batches[0], batches[1], atol=1e-9)
+    splits = [numpy(path=path, crop_padding=2, flip=True).train for path in paths]
+    images = [everything(split, key=(1, 1))[0] for split in splits]
+    np.testing.assert_allclose(*images, atol=1e-9)
 
 
 def test_images_without_a_split_are_divided_as_told(tmp_path):

@@ -14,6 +14,8 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 
+from .conftest import everything
+
 STRATEGIES = [
     ("synchronous", 3, ""),
     ("layerwise", 2, ""),
@@ -66,10 +68,8 @@ def test_training_and_validation_images_are_disjoint_and_complete():
         data = with_validation(whole, share)
         assert len(data.validation) == max(1, round(share * len(whole.train)))
         assert len(data.validation) + len(data.train) == len(whole.train)
-        images = [
-            split.batch(np.arange(len(split)), "float64")[0].reshape(len(split), -1)
-            for split in (data.train, data.validation, whole.train)
-        ]
+        splits = (data.train, data.validation, whole.train)
+        images = [everything(split)[0].reshape(len(split), -1) for split in splits]
         ordered = [rows[np.lexsort(rows.T)] for rows in (np.concatenate(images[:2]), images[2])]
         np.testing.assert_array_equal(*ordered)
         assert data.test is whole.test

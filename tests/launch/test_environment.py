@@ -54,22 +54,14 @@ MPI = {"library": "MPICH", "version": "5.0.2", "nodes": 2}
     ("group", "stat"),
     [
         ("0::/job", ("sys/fs/cgroup/job/cpu.stat", "usage_usec 9\nnr_throttled 7\nthrottled_usec 2000\n")),
-        (
-            "4:cpu,cpuacct:/job",
-            ("sys/fs/cgroup/cpu/job/cpu.stat", "nr_periods 9\nthrottled_time 2000000\n"),
-        ),
+        ("4:cpu,cpuacct:/job", ("sys/fs/cgroup/cpu/job/cpu.stat", "nr_periods 9\nthrottled_time 2000000\n")),
         ("0::/", ("sys/fs/cgroup/none", "")),
     ],
 )
-def test_waiting_for_a_core_and_the_groups_own_limit(tmp_path, group, stat):
-    files = {
-        "proc/thread-self/schedstat": "123456 5000000 17\n",
-        "proc/self/cgroup": f"{group}\n",
-        stat[0]: stat[1],
-    }
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(content)
+def test_waiting_for_a_core_and_the_groups_own_limit(tmp_path, put, group, stat):
+    put("proc/thread-self/schedstat", "123456 5000000 17\n")
+    put("proc/self/cgroup", f"{group}\n")
+    put(*stat)
     assert held_back_ns(tmp_path) == (5_000_000, 2_000_000 if stat[1] else 0)
     assert held_back_ns(tmp_path / "other") == (0, 0)
 

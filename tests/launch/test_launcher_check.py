@@ -43,14 +43,10 @@ MANY = {
     "PALS' mpiexec": ({"PALS_NRANKS": "4", "PALS_RANKID": "0"}, "PALS' mpiexec started 4 processes"),
 }
 TWO_DAEMONS = {**IN_STEP, "SLURM_STEP_NUM_TASKS": "2"}
+ONE_OF_OPEN_MPI = {**OF_OPEN_MPI, "OMPI_COMM_WORLD_SIZE": "1", "PMIX_RANK": "0"}
 ALONE = {
     "mpirun -n 1": {**BY_PMI, "PMI_SIZE": "1", "MPI_LOCALNRANKS": "1"},
-    "Open MPI's mpirun -n 1 in a job, its daemons on two nodes": {
-        **TWO_DAEMONS,
-        **OF_OPEN_MPI,
-        "OMPI_COMM_WORLD_SIZE": "1",
-        "PMIX_RANK": "0",
-    },
+    "Open MPI's mpirun -n 1 in a job, its daemons on two nodes": {**TWO_DAEMONS, **ONE_OF_OPEN_MPI},
     "MPICH's mpirun -n 1 in a job, a proxy on each of two nodes": {**TWO_DAEMONS, **BY_PMI, "PMI_SIZE": "1"},
     "srun -n 1": {**IN_STEP, "SLURM_STEP_NUM_TASKS": "1"},
 }

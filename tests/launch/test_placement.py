@@ -17,10 +17,9 @@ DELL = {
 NEC = {"NIC": {"class/net/enp96s0f0": "0-7,16-23"}, "domains": ["0-7,16-23", "8-15,24-31"]}
 """Two sockets with hardware threads, Ethernet near the first one (hwloc's tests: 32intel64-2p8co2t+8ve)."""
 NEAR = {"enp96s0f0": "0-7,16-23"}
+GPUS = {"0004:05:00.0": "0-87", "0035:04:00.0": "88-175"}
 POWER = {
-    "GPU": {
-        f"bus/pci/devices/{bus}": "0-87" if bus < "0007" else "88-175" for bus in ("0004:05:00.0", "0035:04:00.0")
-    },
+    "GPU": {f"bus/pci/devices/{bus}": cores for bus, cores in GPUS.items()},
     "domains": ["0-87", "88-175", ""],
 }
 """Two sockets, GPUs near both, whose memory is a domain without cores (hwloc's tests: nvidiagpunumanodes)."""
@@ -61,7 +60,7 @@ def test_places_are_those_of_the_kernel(node, tmp_path):
     ("described", "kind", "places"),
     [
         (NEC, "NIC", NEAR),
-        (POWER, "GPU", {"0004:05:00.0": "0-87", "0035:04:00.0": "88-175"}),
+        (POWER, "GPU", GPUS),
         (VIRTUAL, "NIC", {}),
         ({**NEC, "NIC": {**NEC["NIC"], "class/net/ens3": "0-31", "class/net/bond0": ""}}, "NIC", NEAR),
     ],

@@ -9,14 +9,7 @@ from hpcdl.launch import segments
 
 
 def test_only_new_segments_of_a_library_that_no_process_has_open_are_removed(tmp_path, monkeypatch):
-    names = [
-        "mpich_shm_older",
-        "mpich_shm_dead",
-        "ucx_shm_posix_dead",
-        "mpich_shm_open",
-        "sm_segment.vm.mine",
-        "x",
-    ]
+    names = ["mpich_shm_older", "mpich_shm_dead", "ucx_shm_posix_dead", "mpich_shm_open", "sm_segment.vm.0", "x"]
     older, *dead, opened, linked, _ = names
     with tempfile.TemporaryDirectory(dir=segments.FOLDER) as folder:  # a temporary folder may lack leases
         monkeypatch.setattr(segments, "FOLDER", Path(folder))

@@ -7,6 +7,11 @@ from hpcdl.report.formats.markup import markdown
 from hpcdl.report.run.findings import findings
 
 
+def steps(ms, spread=0.001):
+    """Thirty steps that vary a little."""
+    return [ms * (1 + spread * (number % 5 - 2)) for number in range(30)]
+
+
 @pytest.fixture
 def row():
     return _row

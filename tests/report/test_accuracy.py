@@ -7,11 +7,8 @@ from hpcdl.report.sections import accuracy
 
 def row(name, *values, **fields):
     """Return a method on four ranks with a final accuracy per seed."""
-    records = [
-        Record(ranks=4, model="lenet5", seed=n, training=name, final_accuracy=value, **fields)
-        for n, value in enumerate(values)
-    ]
-    return Row(name, Scale(records))
+    shared = {"ranks": 4, "model": "lenet5", "training": name, **fields}
+    return Row(name, Scale([Record(seed=n, final_accuracy=value, **shared) for n, value in enumerate(values)]))
 
 
 BASE = row("synchronous", 0.90, 0.91, 0.92, images_per_second=10.0)

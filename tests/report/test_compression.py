@@ -87,9 +87,8 @@ def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread,
             case = {"aggregation": "allgather", "evaluations": [(10, 1.0, 0.5, 0.3, accuracy, 640)], **fields}
             hand.train([[20.0] * 30] * 4, seed=seed, **case)
     headline, details, _, _ = compression.fidelity_answer(findings([hand.read()])[0])
-    assert headline.startswith(
-        f"{says} 14.2 % of the gradient entries changes the accuracy by +0.0 percentage points (-"
-    )
+    sent = "14.2 % of the gradient entries changes the accuracy by +0.0 percentage points (-"
+    assert headline.startswith(f"{says} {sent}")
     assert details == ["An entry that is sent takes 4.50 bits."]
 
 

@@ -67,10 +67,7 @@ BASE = "synchronous training"
 BOTH = ("ethernet-1g", "ethernet-10g")
 CONFIGURATIONS = {
     "decided": ({}, f"D-PSGD reaches the target first, in 2.02 s; {BASE} takes 1.99 ("),
-    "tied": (
-        {"bases": (4.0, 4.01)},
-        f"Not decided which is first: {BASE}, in 4.02 s with 3 seeds, or D-PSGD.",
-    ),
+    "tied": ({"bases": (4.0, 4.01)}, f"Not decided which is first: {BASE}, in 4.02 s with 3 seeds, or D-PSGD."),
     "alone": ({"bases": (4.0, -6.0), "batches": (64, 128)}, f"Only {BASE} reaches the target, in 4.02 s with 3"),
     "undecided": ({"bases": (4.0, -3.0)}, f"Not decided: {BASE} reaches the target in 4.02 s with 3 seeds; "),
     "one of three": (
@@ -96,7 +93,6 @@ def test_each_sentence_appears_and_missed_seeds_are_rows(tmp_path):
     """Configurations by the times of two methods; a negative time misses the target."""
     pages, lines = {}, {}
     for word, (configuration, says) in CONFIGURATIONS.items():
-        (tmp_path / word).mkdir()
         found = findings(Hand(tmp_path / word), **{"networks": ("slow",), **configuration})
         assert deciding.answer(found).headline.startswith(says), (word, deciding.answer(found).headline)
         pages[word] = {table.title: table.rows for table in deciding.page(found).tables}

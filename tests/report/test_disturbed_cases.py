@@ -16,17 +16,9 @@ from hpcdl.report.sections.nodes import NODES
 
 SECOND = 10**9
 
-QUIET = {
-    "wall_ns": 10 * SECOND,
-    "cpu_ns": 9 * SECOND,
-    "busy_ns": 9 * SECOND,
-    "foreign_ns": 0,
-    "foreign_error_ns": 0,
-    "idle_cores": 0,
-    "steal_ns": 0,
-    "involuntary_switches": 20,
-    "load": 1.0,
-}
+QUIET = dict.fromkeys(("foreign_ns", "foreign_error_ns", "idle_cores", "steal_ns"), 0)
+QUIET |= {"wall_ns": 10 * SECOND, "cpu_ns": 9 * SECOND, "busy_ns": 9 * SECOND}
+QUIET |= {"involuntary_switches": 20, "load": 1.0}
 
 
 def rank(**other):
@@ -75,9 +67,8 @@ def test_limits(hand, counted, words):
 
 
 def test_the_rank_that_lost_most_is_named(hand):
-    assert "0.90 cores from rank 1 and 2 other ranks (" in disturbed(
-        hand, foreign(4), foreign(9), rank(), foreign(1)
-    )
+    counted = (foreign(4), foreign(9), rank(), foreign(1))
+    assert "0.90 cores from rank 1 and 2 other ranks (" in disturbed(hand, *counted)
 
 
 def two_scales(hand, one, two):

@@ -7,9 +7,7 @@ from hpcdl.analysis.run.pooling import pool
 from hpcdl.report.render import render
 from hpcdl.report.run.link_counters import grown_beyond, warnings
 
-
-def steps(ms):
-    return [500.0] * 2 + [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
+from .conftest import steps
 
 
 def test_oversubscribed_ranks_measure_no_scaling(hand):
@@ -31,9 +29,8 @@ def test_who_died_is_said_and_nobody_else_is_missed(hand, shown):
     assert "case a (2 ranks, seed 1): rank 1 at step 8 failed, and the others went on." in page
     assert "case b (2 ranks, seed 2): no rank failed; the failure to inject was rank 1 at step 8." in page
     assert "in case a (2 ranks, seed 1)" not in page
-    assert (
-        "Only 1 rank left a trace in case c (3 ranks, seed 1): its numbers are those of these ranks only." in page
-    )
+    few = "Only 1 rank left a trace in case c (3 ranks, seed 1): its numbers are those of these ranks only."
+    assert few in page
 
 
 @pytest.mark.parametrize("launches", [1, 3])
@@ -49,9 +46,8 @@ def test_what_was_dropped_is_said_apart(hand):
     hand.train([steps(20)], dropped=(3, 0))
     hand.train([steps(20)], seed=2, dropped=(4, 1))
     page = render([hand.read()], "md")
-    assert (
-        "The trace was full, and 7 events were not kept. Waiting and staleness use the events before that" in page
-    )
+    full = "The trace was full, and 7 events were not kept. Waiting and staleness use the events before that"
+    assert full in page
     assert "and 1 update was not kept" in page
 
 
@@ -59,18 +55,14 @@ def test_counters_that_grew_are_named_by_host_and_device(hand):
     hand.train([steps(20)])
     wait = {f"n{host}": {"m/1": {"port_xmit_wait": 10 * host, "rx_bytes": 5}} for host in (1, 2)}
     counters = {**wait, "n3": {"m/1": {"np_cnp_sent": 7, "symbol_error": 4}, "m/2": {}}, "n4": None}
-    page = " ".join(render([hand.read({"link_counters": counters})], "md").split())
+    run = hand.read({"link_counters": counters})
+    page = " ".join(render([run], "md").split())
     assert "Link errors grew: symbol_error on 1 of 3 hosts read, most on n3 m/1 (4). Check these links." in page
-    assert (
-        "Link congestion grew: np_cnp_sent on 1 of 3 hosts read, most on n3 m/1 (7); port_xmit_wait on 2 of 3 hosts read, most on n2 m/1 (20)."
-        in page
-    )
+    grew = "np_cnp_sent on 1 of 3 hosts read, most on n3 m/1 (7); port_xmit_wait on 2 of 3 hosts read, most on n2"
+    assert f"Link congestion grew: {grew} m/1 (20)." in page
     assert "Counters of links of n4 could not be read: errors may be missed." in page
     assert "rx_bytes" not in page
-    assert (
-        json.loads(render([hand.read({"link_counters": counters})], "json"))["runs"][0]["link_counters"]
-        == counters
-    )
+    assert json.loads(render([run], "json"))["runs"][0]["link_counters"] == counters
 
 
 USED = {"rx_bytes": 10**9, "rx_packets": 700_000}

@@ -77,11 +77,8 @@ def test_curves_have_two_points_the_best_end_first_and_ticks_where_they_were_mea
 def test_of_points_those_come_first_that_no_other_beats_in_both():
     def drawn(accuracies):
         """Return the chart of methods by name, each with its step (s) and accuracy."""
-        rows = [
-            Row(name, Scale([Record(step_seconds=step, final_accuracy=accuracy)]))
-            for name, (step, accuracy) in accuracies.items()
-        ]
-        return over_cost([("lenet5", "", rows)], STEP)
+        scale = lambda step, accuracy: Scale([Record(step_seconds=step, final_accuracy=accuracy)])
+        return over_cost([("lenet5", "", [Row(name, scale(*both)) for name, both in accuracies.items()])], STEP)
 
     methods = {"slow": (9, 0.8), "both": (2, 0.8), "fast": (1, 0.5), "worse": (3, 0.7), "best": (8, 0.9)}
     (chart,) = drawn(methods)

@@ -25,11 +25,10 @@ def test_every_environment_ends_and_rows_are_as_wide_as_their_table(hand):
             assert open_ones.pop() == name
     assert not open_ones
     assert text.startswith(r"\documentclass")
-    for table in re.findall(
-        r"\\begin\{longtable\}\[l\]\{@\{\}(.*?)@\{\}\}\n(.*?)\\end\{longtable\}", text, re.DOTALL
-    ):
-        columns = re.sub(r">\{.*?\}p\{\w+\}", "l", table[0])
-        rows = [line for line in table[1].splitlines() if line.endswith((r"\\", r"\endhead"))]
+    tables = re.findall(r"\\begin\{longtable\}\[l\]\{@\{\}(.*?)@\{\}\}\n(.*?)\\end\{longtable\}", text, re.DOTALL)
+    for layout, body in tables:
+        columns = re.sub(r">\{.*?\}p\{\w+\}", "l", layout)
+        rows = [line for line in body.splitlines() if line.endswith((r"\\", r"\endhead"))]
         assert len(rows) > 1
         for row in rows:
             assert len(re.findall(r"(?<!\\)&", row)) == len(columns) - 1

@@ -198,9 +198,8 @@ def test_the_best_methods_answer_how_far_the_last_ends_below_or_which_is_most_of
     asked = Findings(hand.read(suite_text="[suite]\nanswer = 'best_methods'"), "run")
     headline, details, *_ = best_answer(asked)
     assert headline.startswith(begins) and headline.endswith(ends)
-    assert [*details][1:2] == ["Best by accuracy at the end: Downpour in 2 of 2 configurations."][
-        : len(networks) - 1
-    ]
+    best = "Best by accuracy at the end: Downpour in 2 of 2 configurations."
+    assert [*details][1:2] == [best] * (len(networks) - 1)
     assert best_answer(Findings(hand.read(), "run")) is None
 
 

@@ -71,9 +71,8 @@ def test_half_of_the_nics_idle():
     """As in a report to UCX: 4 of 8 ports carried everything. A management port is no idle NIC."""
     ranks = [{"hostname": host} for host in ("n0", "n1") for _ in range(8)]
     (line,) = idle_nics(node([9, 9, 9, 9, 0, 0.01, 0, 0], [(0, OFFICE)], ranks=ranks))
-    assert line.startswith(
-        "4 of 8 NICs of n0 were idle: mlx5_4/1, mlx5_5/1, mlx5_6/1, mlx5_7/1; 1 more host alike."
-    )
+    says = "4 of 8 NICs of n0 were idle: mlx5_4/1, mlx5_5/1, mlx5_6/1, mlx5_7/1; 1 more host alike."
+    assert line.startswith(says)
     assert not [*idle_nics(node([9, 0], ranks=ranks[::8]))]  # one rank a host needs one
     assert not [*idle_nics(node([9, 9, 9, 0], ranks=ranks))]
     assert not [*idle_nics(node([0, 0], [(9, CARD), (0, CARD)], ranks=ranks))]

@@ -5,11 +5,9 @@ from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.operations import collective_name
 from hpcdl.report.sections.collectives import page, reached
 
+from .conftest import steps
+
 ASKED = '[suite]\nanswer = "collectives"'
-
-
-def steps(ms):
-    return [500.0] * 2 + [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
 
 
 def operation(hand, scheme, size, ms, **fields):
@@ -19,7 +17,7 @@ def operation(hand, scheme, size, ms, **fields):
 
 def test_one_launch_is_inconclusive(hand, row, whole):
     for scheme, ms in (("ring", 1.0), ("native", 5.0)):
-        operation(hand, scheme, 4, steps(ms)[2:], correct=True)
+        operation(hand, scheme, 4, steps(ms), correct=True)
     page = whole(hand.read(suite_text=ASKED))
     assert (
         "\nOne launch decides nothing: for an allreduce on 2 ranks a ring has the lowest median at 4 B, 5.00 (4.99 to 5.01) "
@@ -36,7 +34,7 @@ def test_who_is_fastest_at_which_size(hand, row, whole):
     hand.launches = 2
     for size, ring, native in ((4, 2.0, 1.0), (4096, 2.0, 1.0), (65536, 1.0, 1.0), (1 << 20, 1.0, 2.0)):
         for scheme, ms in (("ring", ring), ("native", native)):
-            operation(hand, scheme, size, steps(ms)[2:], correct=True)
+            operation(hand, scheme, size, steps(ms), correct=True)
     page = whole(hand.read(suite_text=ASKED))
     assert (
         "\nFor an allreduce on 2 ranks no scheme is measurably faster than the MPI library from 4 B to 64 KiB, and a ring "
@@ -52,8 +50,8 @@ def test_who_is_fastest_at_which_size(hand, row, whole):
 def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, whole):
     """One launch of five reads 12.3 ms, four 2.4 to 2.6: by each launch alone two_shot would win or lose clearly."""
     for launch, ms in enumerate((2.4, 12.3, 2.5, 2.6, 2.45)):
-        operation(hand, "two_shot", 4096, steps(ms)[2:], correct=True, launch=launch)
-        operation(hand, "ring", 4096, steps(3.0 + launch / 100)[2:], correct=True, launch=launch)
+        operation(hand, "two_shot", 4096, steps(ms), correct=True, launch=launch)
+        operation(hand, "ring", 4096, steps(3.0 + launch / 100), correct=True, launch=launch)
     page = whole(hand.read(suite_text=ASKED))
     assert "\nFor an allreduce on 2 ranks no scheme is measurably faster than two-shot at 4 KiB.\n" in page
     assert "launches vary" not in page
@@ -66,9 +64,9 @@ def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, w
 
 def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
     for launch, ms in enumerate((1.0, 1.02, 0.99)):
-        operation(hand, "ring", 4096, steps(ms)[2:], correct=True, launch=launch)
-        operation(hand, "native", 4096, steps(2 * ms)[2:], correct=True, launch=launch)
-    operation(hand, "butterfly", 4096, steps(1.4)[2:], correct=True, launch=0)
+        operation(hand, "ring", 4096, steps(ms), correct=True, launch=launch)
+        operation(hand, "native", 4096, steps(2 * ms), correct=True, launch=launch)
+    operation(hand, "butterfly", 4096, steps(1.4), correct=True, launch=0)
     page = whole(hand.read(suite_text=ASKED))
     assert (
         "\nNot decided (too few undisturbed launches): for an allreduce on 2 ranks a ring has the lowest median at 4 KiB, "
@@ -78,7 +76,7 @@ def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
 
 
 def test_what_was_chosen_is_named(hand, row, whole):
-    operation(hand, "auto", 4, steps(1.0)[2:], correct=True, chosen="butterfly")
+    operation(hand, "auto", 4, steps(1.0), correct=True, chosen="butterfly")
     page = whole(hand.read(suite_text=ASKED))
     assert row(page, "4 B", "auto = butterfly")[-1] == "yes"
 

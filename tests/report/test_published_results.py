@@ -47,10 +47,8 @@ def test_the_answer_counts_figures_by_their_error_and_names_those_that_are_misse
     case = f'{begin}case = {{model = "m"}}\n'
     near = paper(f"{case}values = {{2 = 1.83, 4 = 3.3, 8 = 6.3}}", records)
     assert [figure.verdict for figure in near] == ["yes", "near", "no"]
-    assert [figure.verdict for figure in paper(f"{case}scatter = 0.3\nvalues = {{4 = 3.1, 8 = 6}}", records)] == [
-        "yes",
-        "no",
-    ]
+    wide = paper(f"{case}scatter = 0.3\nvalues = {{4 = 3.1, 8 = 6}}", records)
+    assert [figure.verdict for figure in wide] == ["yes", "no"]
     paper(f"{case}values = {{2 = 2, 4 = 3.3, 8 = 4}}\n[[results]]\n{case}ranks = [4]", records)
     assert answer(["mine"], records)[:2] == (
         "The simulation reproduces 1 of 3 published figures; 1 other is near.",

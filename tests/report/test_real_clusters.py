@@ -9,11 +9,8 @@ from hpcdl.report.sections.clusters import answer, cells, groups
 
 def test_errors_are_of_cells_with_the_same_nodes_algorithm_and_size(hand):
     """A prediction on nodes that the network was fitted to is no evidence."""
-    rings = [
-        each
-        for each in comparable()
-        if (each.machine, each.collective, each.scheme) == ("lumi", "allreduce", "ring")
-    ]
+    wanted = ("lumi", "allreduce", "ring")
+    rings = [each for each in comparable() if (each.machine, each.collective, each.scheme) == wanted]
     common = {"kind": "collective", "collective": "allreduce", "aggregation": "ring", "network": "lumi"}
     for nodes, factor in ((16, 1.0), (32, 1.2)):
         measured = next(each for each in rings if (each.nodes, each.message_bytes) == (nodes, 4194304))

@@ -40,29 +40,15 @@ def everything(hand):
     for seed in (1, 2):
         for name, times in {"ring": (80, 41, 21), "tree": (80, 43, 30), "none": (79, 40, 20)}.items():
             for ranks, ms in zip((1, 2, 4), times, strict=True):
-                hand.train(
-                    [steps(ms)] * ranks,
-                    case=f"train-{name}",
-                    aggregation=name,
-                    nodes=(ranks + 1) // 2,
-                    seed=seed,
-                    compute=[79 / ranks] * ranks,
-                    target_accuracy=0.9,
-                    evaluations=[(32, 4.0, 32 * ms / 1000, 0.3, 0.80 + 0.09 * seed, 2048)],
-                )
+                seen = [(32, 4.0, 32 * ms / 1000, 0.3, 0.80 + 0.09 * seed, 2048)]
+                fields = {"aggregation": name, "nodes": (ranks + 1) // 2, "compute": [79 / ranks] * ranks}
+                fields |= {"case": f"train-{name}", "seed": seed, "target_accuracy": 0.9, "evaluations": seen}
+                hand.train([steps(ms)] * ranks, **fields)
+    allreduce = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "message_bytes": 1 << 20}
+    allreduce |= {"nodes": 2, "warmup_steps": 2}
     for name, ms in (("ring", 2.0), ("native", 1.0)):
-        hand.case(
-            [steps(ms)] * 4,
-            case=f"collective-{name}",
-            kind="collective",
-            collective="allreduce",
-            aggregation=name,
-            nodes=2,
-            message_bytes=1 << 20,
-            dtype="float32",
-            warmup_steps=2,
-            correct=name == "native",
-        )
+        fields = {"case": f"collective-{name}", "aggregation": name, "correct": name == "native"}
+        hand.case([steps(ms)] * 4, **allreduce, **fields)
     for name, ms in (("raw", 0.010), ("fabric", 0.012)):
         hand.case([steps(ms)] * 2, kind="pairwise", aggregation=name, message_bytes=64, warmup_steps=2)
     return hand.read(ENVIRONMENT, "[suite]\nname = 's'\n")
@@ -128,12 +114,9 @@ def test_exposed_communication_is_never_negative(hand, row, whole):
     assert row(page, "ring", "2")["exposed"] == row(page, "tree", "2")["exposed"] == "~0"
     assert row(page, "tree", "2")["exposed 95 %"] == "0 to 0 s"
     assert "~0: the step takes no longer than without communication" in page
-    exposed = [
-        record[f"exposed_communication_seconds{bound}"]
-        for record in json.loads(render([hand.read()], "json"))["cases"]
-        for bound in ("", "_low", "_high")
-    ]
-    assert min(exposed) == 0
+    cases = json.loads(render([hand.read()], "json"))["cases"]
+    names = [f"exposed_communication_seconds{bound}" for bound in ("", "_low", "_high")]
+    assert min(case[name] for case in cases for name in names) == 0
 
 
 def test_the_share_of_the_step_that_waits_for_images(hand, row, whole):

@@ -53,7 +53,6 @@ def test_changed_files_and_a_task_of_a_job_array_show(hand):
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_runs_of_the_same_name_are_told_apart_by_their_folders(hand, tmp_path, form):
     for night in ("monday", "tuesday"):
-        (tmp_path / night / "launch-1").mkdir(parents=True)
         type(hand)(tmp_path / night / "launch-1").train([[2.0] * 8]).read()
     one, other = (read(tmp_path / night / "launch-1") for night in ("monday", "tuesday"))
     assert [row["run"] for row in rows(one, other, form=form)] == ["monday/launch-1", "tuesday/launch-1"]

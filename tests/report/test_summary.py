@@ -28,9 +28,8 @@ def test_values_that_all_rows_share_stand_above_the_table():
     rows = [(f"m{n}", "\x1b4", "0.989", f"{n} s") for n in range(9)]
     table = Table("digits", ("method", "ranks", "accuracy", "time"), rows).first(9)
     text = plain([Document("d", [Section("s", tables=[table])])])
-    assert text.startswith(
-        "d\n\nS\ndigits\nThe same in all 9 rows: ranks \\x1b4, accuracy 0.989.\nmethod  time\nm0       0 s\n"
-    )
+    shared = "The same in all 9 rows: ranks \\x1b4, accuracy 0.989."
+    assert text.startswith(f"d\n\nS\ndigits\n{shared}\nmethod  time\nm0       0 s\n")
 
 
 def test_columns_that_answer_are_left_out_at_no_width(monkeypatch):

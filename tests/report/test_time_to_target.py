@@ -35,7 +35,6 @@ def test_ranks_whose_times_differ_by_less_than_their_seeds_are_not_told_apart(ha
     assert not re.search("final accuracy .* best accuracy", page)  # of interest where a target is missed
     (chart,) = scaling.soonest_charts(Findings(hand.read(), "run"))
     assert tuple(chart.series[0].points[0]) == (1, 8.0, 7.9, 8.1)
-    (tmp_path / "wide").mkdir()
     page = render([run_of(Hand(tmp_path / "wide"), {1: (2.0, 8.0), 4: (1.9, 7.9)})], "markdown")
     assert "Not decided whether 4 ranks are faster than 1: LeNet-5 reaches 90 % accuracy 1.0" in page
 

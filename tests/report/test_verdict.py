@@ -12,11 +12,9 @@ from hpcdl.report.run import near_linear
 from hpcdl.report.run.findings import Findings, findings
 from hpcdl.report.sections import step_ratios
 
+from .conftest import steps
+
 ANSWERED = "[suite]\nname = 's'\nanswer = '{}'\n"
-
-
-def steps(ms):
-    return [ms * (1 + 0.001 * (n % 5 - 2)) for n in range(30)]
 
 
 def verdict(run, form="md"):
@@ -92,10 +90,8 @@ def test_the_sections_that_the_suite_names_answer_first_and_have_the_main_figure
     run = two_networks(hand)
     reached = "The final accuracy of synchronous training with batches of 64 images is 90.0 %, with one seed (narrow, 2 ranks)."
     scaled = "Wide stays near-linear up to 2 ranks with a ring"
-    for answer, first, main in (
-        ("'accuracy'", reached, "Accuracy"),
-        ("['scaling', 'accuracy']", scaled, "Scaling"),
-    ):
+    answers = {"'accuracy'": (reached, "Accuracy"), "['scaling', 'accuracy']": (scaled, "Scaling")}
+    for answer, (first, main) in answers.items():
         named = replace(run, suite=f"[suite]\nanswer = {answer}")
         headline, *others = verdict(named)
         assert headline.startswith(first)
@@ -205,7 +201,7 @@ def test_settings_and_method_come_last(hand):
 
 
 def test_each_sentence_on_a_run_appears(tmp_path):
-    hands = [Hand(tmp_path / name) for name in "abc" if not (tmp_path / name).mkdir()]
+    hands = [Hand(tmp_path / name) for name in "abc"]
     for hand, fields in zip(hands[:2], ({"error": "no memory"}, {}), strict=True):
         hand.train([steps(20)], **fields)
     runs = [hands[0].read(), hands[1].read(complete=True), replace(two_networks(hands[2]), complete=True)]

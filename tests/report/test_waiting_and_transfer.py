@@ -62,10 +62,7 @@ def test_the_late_rank_is_named_with_its_lateness_and_the_step_is_split(tmp_path
     columns = ("waiting_seconds", "transfer_seconds", "late_rank", "late_seconds")
     assert [case[name] for name in columns] == pytest.approx([0.010, 0.010, 1, 0.020])
     (chart,) = step_breakdown(late_run)
-    assert chart.numbers() == [
-        ("", "compute", "waiting", "transfer"),
-        ("none", "20.0 ms", "10.0 ms", "10.0 ms"),
-    ]
+    assert chart.numbers() == [("", "compute", "waiting", "transfer"), ("none", "20.0 ms", "10.0 ms", "10.0 ms")]
 
 
 def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_name_their_launch(tmp_path):

@@ -47,11 +47,9 @@ def test_limits_of_control_groups_count(tmp_path, own, folder, files):
 
 def test_shortage_begins_above_the_available_memory():
     assert shortage(25, 4, 100) is None
-    assert (
-        shortage(2 * 10**9, 3, 10**9)
-        == "needs at least 3 ranks x 2.00 GB of memory, but only 1.00 GB are available"
-    )
-    assert shortage(2 * 10**9, 1, 10**9) == "needs at least 2.00 GB of memory, but only 1.00 GB are available"
+    for ranks, needed in ((3, "3 ranks x 2.00 GB"), (1, "2.00 GB")):
+        says = f"needs at least {needed} of memory, but only 1.00 GB are available"
+        assert shortage(2 * 10**9, ranks, 10**9) == says
 
 
 def large(processes, needed):

@@ -14,9 +14,7 @@ def test_a_compilation_that_takes_long_is_announced_while_it_lasts(monkeypatch):
         lines.append(line)
         shown.set()
 
-    compiler = SimpleNamespace(
-        prepare=lambda _dtype: shown.wait(60), announcement=lambda dtype: f"compiling {dtype}"
-    )
+    compiler = SimpleNamespace(prepare=lambda _: shown.wait(60), announcement=lambda dtype: f"compiling {dtype}")
     monkeypatch.setattr(jobs, "backend", lambda _name: compiler)
     monkeypatch.setattr(jobs, "LOADING_SECONDS", 0.01)
     job = Job.__new__(Job)

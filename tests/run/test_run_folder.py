@@ -37,9 +37,8 @@ def test_a_resumed_run_fails_if_an_earlier_case_was_wrong_or_vanishes(tmp_path, 
     if vanishes:
         part.unlink()
     assert run.finish(counters) is (vanishes or not correct)
-    assert vanishes or read(tmp_path).environment["link_counters"] == {
-        "here": {"m/1": {"port_xmit_wait": 6}}
-    }  # of both jobs
+    of_both_jobs = {"here": {"m/1": {"port_xmit_wait": 6}}}
+    assert vanishes or read(tmp_path).environment["link_counters"] == of_both_jobs
 
 
 def test_the_line_is_shorter_than_the_terminal_and_keeps_the_time_left():

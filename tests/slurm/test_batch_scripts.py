@@ -223,9 +223,8 @@ def program(folder, name, text):
 
 def test_a_job_has_its_nodes_alone_its_cores_and_its_directives(job):
     """Launches come one after the other; srun starts a rank with the cores that it is to have, not with one or all."""
-    program(
-        job.folder, "hpcdl", "scontrol show job $SLURM_JOB_ID; scontrol show step $SLURM_JOB_ID.$SLURM_STEP_ID"
-    )
+    shows = "scontrol show job $SLURM_JOB_ID; scontrol show step $SLURM_JOB_ID.$SLURM_STEP_ID"
+    program(job.folder, "hpcdl", shows)
     (job.folder / "site.toml").write_text(
         f'launcher = "srun --mpi=none"\nenvironment = ["PATH={job.folder}:$PATH"]\ndirectives = ["nice=7", "qos=a"]\n'
     )

@@ -68,11 +68,8 @@ def test_control_characters_in_a_case_name_are_refused(tmp_path, written, refuse
 
 def test_an_unreadable_suite_is_refused(tmp_path):
     (tmp_path / "latin.toml").write_bytes(b'[suite]\nname = "\xe9"')
-    for name, message in (
-        ("none.toml", "no such suite file"),
-        ("latin.toml", "not UTF-8"),
-        (".", "cannot be read: Is a"),
-    ):
+    wrong = {"none.toml": "no such suite file", "latin.toml": "not UTF-8", ".": "cannot be read: Is a"}
+    for name, message in wrong.items():
         with pytest.raises(suite.UsageError) as caught:
             suite.load(tmp_path / name)
         assert str(caught.value).startswith(str(tmp_path))

@@ -68,17 +68,13 @@ def test_suites_that_are_named_exist():
             assert (ROOT / f"suites/{name}.toml").is_file(), name
 
 
-def test_the_table_of_suites_has_all_of_them():
-    listed = re.findall(r"^\| `([\w-]+)\.toml` \|", text_of("suites/README.md"), re.MULTILINE)
-    assert sorted(listed) == sorted(path.stem for path in (ROOT / "suites").glob("*.toml"))
-
-
-def test_what_a_suite_needs_is_said_where_it_is_named():
+def test_the_table_of_suites_has_all_of_them_and_what_a_suite_needs_is_said_where_it_is_named():
     needs = {entry["name"]: entry["needs"] for entry in catalogue("suites")}
     assert needs["firecaffe"] == ["fashion_mnist"]
     assert not needs["quickstart"]
-    table = dict(re.findall(r"^\| `([\w-]+)\.toml` \|.*\|(.*)\|$", text_of("suites/README.md"), re.MULTILINE))
-    for name, cell in table.items():
+    table = re.findall(r"^\| `([\w-]+)\.toml` \|.*\|(.*)\|$", text_of("suites/README.md"), re.MULTILINE)
+    assert sorted(name for name, _ in table) == sorted(path.stem for path in (ROOT / "suites").glob("*.toml"))
+    for name, cell in table:
         assert re.findall(r"needs `(\w+)`", cell) == needs[name], name
     for document in DOCUMENTS:
         for name, options in re.findall(r"hpcdl (?:run|sbatch) ([a-z][\w-]*)([^`\n]*)", text_of(document)):
@@ -121,11 +117,8 @@ def test_functions_that_are_named_exist_in_their_files():
 def test_the_table_of_a_kind_has_all_its_keys():
     for kind in ["train", "collective", "replay", "pairwise"]:
         section = text_of("suites/README.md").partition(f'`kind = "{kind}"`\n')[2].partition("\n#")[0]
-        keys = [
-            name
-            for row in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-            for name in re.findall(r"`(\w+)`", row)
-        ]
+        cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        keys = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
         spec = importlib.import_module(f"hpcdl.cases.{kind}").SPEC
         assert sorted(keys) == sorted(field.name for field in dataclasses.fields(spec))
 
@@ -198,9 +191,7 @@ def test_a_newcomer_finds_the_question_in_the_list_of_pages(capsys):
 def test_no_sentence_stands_in_two_documents():
     seen = {}
     for document in [*DOCUMENTS, "CONTRIBUTING.md", "slurm/README.md"]:
-        prose = re.sub(
-            r"```.*?```|<!-- table.*?<!-- end -->|^\|.*?$", "", text_of(document), flags=re.DOTALL | re.MULTILINE
-        )
+        prose = re.sub(r"^\|.*", "", NO_PROSE.sub("", text_of(document)), flags=re.MULTILINE)
         for sentence in re.split(r"(?<=[.:])\s+", " ".join(prose.split())):
             if len(sentence) > 60:
                 assert seen.setdefault(sentence, document) == document, sentence
@@ -242,13 +233,10 @@ def test_what_a_hint_names_is_there():
 
 def test_a_file_that_is_a_page_is_named_by_its_topic():
     """An installed package has no ``suites/README.md``, but ``hpcdl help suites``."""
-    files = [
-        f"{folder if folder == 'suites' else f'hpcdl/{folder}'}/README.md"
-        for folder in BESIDE_THEIR_SUBJECT.values()
-    ]
+    folders = [one if one == "suites" else f"hpcdl/{one}" for one in BESIDE_THEIR_SUBJECT.values()]
     texts = [text for file in (ROOT / "hpcdl").rglob("*.py") for text in messages(file)]
     texts += [file.read_text(encoding="utf-8") for file in pages().values()]
-    assert not [path for path in files for text in texts if path in text]
+    assert not [folder for folder in folders for text in texts if f"{folder}/README.md" in text]
 
 
 WITH_RESULTS = (*DOCUMENTS, "slurm/README.md", "hpcdl/report/README.md")
@@ -309,9 +297,8 @@ def missing(document, text, read):
         said = NO_RESULT.sub(blank, block)
         numbers = [match for match in NUMBER.finditer(said) if own or measured(said, match)]
         pages = dict.fromkeys(own or named[section])
-        yield from (
-            f"{document}:{first}: {page} names no command" for page in own if not commanded(page, read(page))
-        )
+        lacking = [page for page in own if not (page.endswith(".py") or COMMAND.search(read(page)))]
+        yield from (f"{document}:{first}: {page} names no command" for page in lacking)
         texts = [re.sub(r"(?<=\d),(?=\d{3})", "", read(page)) for page in pages]
         if block.startswith("|"):
             texts = [line for page in texts for line in page.splitlines()]
@@ -321,10 +308,6 @@ def missing(document, text, read):
                 line = first + said.count("\n", 0, match.start())
                 where = f"is not in {', '.join(pages)}" if pages else "has no report"
                 yield f"{document}:{line}: {match[0]} {where}"
-
-
-def commanded(page, text):
-    return page.endswith(".py") or COMMAND.search(text)
 
 
 def measured(text, match):
@@ -346,9 +329,8 @@ def test_numbers_of_documents_stand_in_the_reports_that_they_name():
 
 def test_a_number_without_a_report_is_found():
     page = "| ring | 16 | 0.970 |\n| tree | 8 | 1024 hosts, 0.376 |\n`hpcdl run s`"
-    assert [*missing("x.md", "See `reports/a.md`.", lambda _: page[:9])] == [
-        "x.md:1: reports/a.md names no command"
-    ]
+    (line,) = missing("x.md", "See `reports/a.md`.", lambda _: page[:9])
+    assert line == "x.md:1: reports/a.md names no command"
     for text, number in {
         "It takes 3.1 s.": "3.1",
         "It is twice as fast\nwithin 3 %.": "3",
@@ -371,8 +353,7 @@ def test_files_with_tests_of_optional_parts_are_in_the_makefiles_list():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     listed = re.search(r"OPTIONAL := \$\(addprefix tests/,(.*?)\)\n", makefile, re.DOTALL)[1]
     needs = re.compile(r'importorskip\("(torch|models)|(Chromium|SimGrid|NVRTC|fashion-mnist) is not installed')
-    files = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
-    needing = {
-        path.relative_to(ROOT / "tests") for path in files if needs.search(path.read_text(encoding="utf-8"))
-    }
+    tests = ROOT / "tests"
+    files = [path for path in tests.rglob("test_*.py") if path != Path(__file__)]
+    needing = {path.relative_to(tests) for path in files if needs.search(path.read_text(encoding="utf-8"))}
     assert sorted(map(str, needing)) == sorted({*listed.replace("\\", "").split()} - {"testbed"})

@@ -65,6 +65,7 @@ def test_names_describe_the_case(parsed):
     assert pairwise.name == "pairwise-exchange-fabric-64B"
 
 
+MEASURED = {"repetitions": 7, "warmup": 7, "threads": 2, "trace": "events"}
 ANOTHER = {
     "train": {
         "model": "my_models:one_layer",
@@ -111,39 +112,23 @@ ANOTHER = {
         "message_bytes": "lenet5",
         "dtype": "float64",
         "backend": "numba",
-        "repetitions": 7,
-        "warmup": 7,
         "start": "window",
         "placement": "out_of_place",
         "topology": None,
         "network": "gemini",
         "ranks_per_host": 2,
-        "threads": 2,
-        "trace": "events",
+        **MEASURED,
     },
-    "node": {
-        "work": "triad",
-        "pattern": "together",
-        "ranks": 3,
-        "backend": "numba",
-        "repetitions": 7,
-        "warmup": 7,
-        "confirm": 2,
-        "threads": 2,
-        "trace": "events",
-    },
+    "node": {"work": "triad", "pattern": "together", "ranks": 3, "backend": "numba", "confirm": 2, **MEASURED},
     "pairwise": {
         "exchange": "raw",
         "message_bytes": 8,
         "pattern": "all_pairs",
         "ranks": None,
-        "repetitions": 7,
-        "warmup": 7,
         "confirm": None,
         "matchings": 3,
         "window": 8,
-        "threads": 2,
-        "trace": "events",
+        **MEASURED,
     },
     "replay": {
         "model": "cifar_quick",
@@ -201,9 +186,8 @@ def test_the_digest_depends_on_values_and_not_on_notation(written):
     (one,) = digests(text_of(table))
     assert len(one) == 12  # 48 bits: of a thousand cases two are equal once in 500 million suites
     assert digests(text_of(dict(reversed(table.items())))) == [one]
-    assert digests(
-        text_of({**table, "seed": 1, "threads": 1, "dtype": "float32", "optimizer": {"name": "sgd"}})
-    ) == [one]
+    written_out = {**table, "seed": 1, "threads": 1, "dtype": "float32", "optimizer": {"name": "sgd"}}
+    assert digests(text_of(written_out)) == [one]
     assert digests(text_of(table).replace('name = "s"', 'name = "t"')) == [one]
     assert digests(f"# a remark\n{text_of(table)}\n") == [one]
     assert one in digests(text_of({**table, "ranks": [1, 2, 4], "seed": [3, 1]}))
@@ -224,14 +208,9 @@ def test_cases_that_differ_in_one_setting_have_different_names_digests_and_recor
 
 
 def test_the_only_varying_values_are_in_the_name(parsed):
-    assert [
-        name.rpartition("-p2-b64-3st")[2] for name in names(parsed(learning_rate=[0.1, 0.2], seed=[1, 2]))
-    ] == [
-        "-learning_rate=0.1-seed=1",
-        "-learning_rate=0.1-seed=2",
-        "-learning_rate=0.2-seed=1",
-        "-learning_rate=0.2-seed=2",
-    ]
+    found = names(parsed(learning_rate=[0.1, 0.2], seed=[1, 2]))
+    ends = [f"-learning_rate={rate}-seed={seed}" for rate in (0.1, 0.2) for seed in (1, 2)]
+    assert [name.rpartition("-p2-b64-3st")[2] for name in found] == ends
 
 
 def test_seeds_of_a_case_are_one_configuration(parsed):
@@ -256,9 +235,8 @@ def test_an_override_changes_a_key_of_a_table(parsed):
     assert case.spec.optimizer.written == {**optimizer, "momentum": 0.8}
     (case,) = parsed(overrides=["case.optimizer.momentum=0.8"])
     assert case.spec.optimizer.written == {"name": "sgd", "momentum": 0.8}
-    cases = parsed(
-        aggregation=["tree", {"name": "tree", "arity": 3}], overrides=["case.training.bucket_bytes=4096"]
-    )
+    trees = ["tree", {"name": "tree", "arity": 3}]
+    cases = parsed(aggregation=trees, overrides=["case.training.bucket_bytes=4096"])
     assert [case.spec.training.settings["bucket_bytes"] for case in cases] == [4096, 4096]
 
 

@@ -4,13 +4,13 @@ import ast
 import json
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from conftest import ended
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from hpcdl.report.formats.exports import openmetrics
@@ -82,16 +82,9 @@ def test_reframe_runs_its_tests_with_references(tmp_path, code, fails):
     (tmp_path / "tests.py").write_text(
         tests.replace("    reference = {\n", f"    reference = {{\n        {reference}\n")
     )
-    ended = subprocess.run(
-        [Path(sys.executable).with_name("reframe"), "-c", "tests.py", "-r", "--report-file=report.json"],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "RFM_PREFIX": str(tmp_path / "rfm")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (tmp_path / "report.json").exists(), ended.stdout + ended.stderr
+    command = [Path(sys.executable).with_name("reframe"), "-c", "tests.py", "-r", "--report-file=report.json"]
+    done = ended(command, tmp_path, PATH=f"{tmp_path}:{os.environ['PATH']}", RFM_PREFIX=str(tmp_path / "rfm"))
+    assert (tmp_path / "report.json").exists(), done.stdout + done.stderr
     (run,) = json.loads((tmp_path / "report.json").read_text())["runs"]
     cases = {case["name"]: case for case in run["testcases"]}
     assert {name for name, case in cases.items() if case["result"] == "fail"} == {"HpcdlAllreduce", *fails}
@@ -117,10 +110,4 @@ def test_packages_have_this_version_and_all_that_hpcdl_needs():
     modules = {name for name, *_ in (*values["dependencies"], *values["exts_list"])}
     assert {IN_EASYBUILD.get(name, name) for name in NEEDED} | {"hpcdl"} <= modules
     definition = (SLURM / "apptainer.def").read_text()
-    assert re.findall(r"^%(\w+)", definition, re.MULTILINE) == [
-        "files",
-        "post",
-        "environment",
-        "runscript",
-        "test",
-    ]
+    assert " ".join(re.findall(r"^%(\w+)", definition, re.MULTILINE)) == "files post environment runscript test"

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data.test_idx_files import idx_bytes
 
 from hpcdl import suite
 from hpcdl.cli import main
+from hpcdl.data.binary_files import FILES
 from hpcdl.fabric.network import MACHINES
 
 ROOT = Path(__file__).parents[2]
@@ -22,12 +24,9 @@ def images(tmp_path_factory):
     """Return a folder with the four files of Fashion-MNIST, of random images."""
     folder = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(1)
-    for which, count in (("train", 12000), ("t10k", 1000)):
-        pictures = rng.integers(0, 256, (count, 28, 28), np.uint8)
-        labels = np.arange(count, dtype=np.uint8) % 10
-        for name, kind, array in (("images", 3, pictures), ("labels", 1, labels)):
-            head = b"\0\0\x08" + bytes([kind]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
-            (folder / f"{which}-{name}-idx{kind}-ubyte").write_bytes(head + array.tobytes())
+    for (pictures, labels), count in ((FILES[:2], 12000), (FILES[2:], 1000)):
+        (folder / pictures).write_bytes(idx_bytes(rng.integers(0, 256, (count, 28, 28), np.uint8)))
+        (folder / labels).write_bytes(idx_bytes(np.arange(count, dtype=np.uint8) % 10))
     return folder
 
 

@@ -23,19 +23,13 @@ from hpcdl.trace.schedule import schedule, write_goal
 
 ALPHA, BETA, GAMMA = 1e-5, 1e-9, 1e-10
 NETWORK = Network("by hand", Link(ALPHA, BETA), source="none", gamma=GAMMA)
-SCHEMES = {
-    "ring": {},
-    "tree": {},
-    "halving_doubling": {},
-    "direct": {},
-    "hierarchical": {"inner": "ring", "outer": "butterfly", "node": 2},
-}
+SCHEMES = ("ring", "tree", "halving_doubling", "direct", "hierarchical")
 
 
 def simulate(name, ranks, overlapped=False):
     """Return the selection of an allreduce, after some computing, and its time in virtual seconds."""
-    settings = {key: value for key, value in SCHEMES[name].items() if key in registry.settings_of(scheme(name))}
-    aggregate = partial(scheme(name), **settings)
+    settings = {"inner": "ring", "outer": "butterfly"} if name == "hierarchical" else {}
+    aggregate = partial(registry.find("aggregation", name), **settings)
 
     async def program(comm):
         await comm.compute("forward", lambda: None)
@@ -53,10 +47,6 @@ def simulate(name, ranks, overlapped=False):
     world = simulated(ranks, NETWORK, compute=lambda rank, _: 1e-4 * (1 + rank % 3), events=events)
     world.run(program)
     return selection(events), world.now
-
-
-def scheme(name):
-    return registry.find("aggregation", name)
 
 
 def selection(events):
@@ -278,9 +268,8 @@ def test_a_collective_of_the_library_has_no_goal_schedule(tmp_path):
     chosen = selection([[(0, "native allreduce", 0, 5, -1, 8)]])
     with pytest.raises(ValueError, match=r"case calls 'native allreduce', .* in every step"):
         write_goal(tmp_path / "x.goal", chosen)
-    events = selection(
-        [[(0, "native allreduce", at, at + 5, -1, 8) for at in (3, 31)], [(0, "update", 0, 9, -1, 0)]]
-    )
+    native = [(0, "native allreduce", at, at + 5, -1, 8) for at in (3, 31)]
+    events = selection([native, [(0, "update", 0, 9, -1, 0)]])
     begins = np.array([*range(0, 40, 10)] * 2)
     steps = pd.DataFrame({"rank": [0] * 4 + [1] * 4, "step": begins // 10, "begin": begins, "end": begins + 9})
     with pytest.raises(ValueError, match="leave its steps out: --steps 1-2"):

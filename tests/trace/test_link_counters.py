@@ -44,10 +44,8 @@ def test_growth_is_of_what_was_there_before_and_after():
 
 
 def test_an_older_record_has_the_counters_of_one_host():
-    before = {
-        "network": {"eth0": {"rx_errors": 1, "rx_bytes": 5, "collisions": "unknown"}},
-        "infiniband": "unknown",
-    }
+    card = {"rx_errors": 1, "rx_bytes": 5, "collisions": "unknown"}
+    before = {"network": {"eth0": card}, "infiniband": "unknown"}
     after = {"network": {"eth0": {"rx_errors": 4, "rx_bytes": 9}}, "infiniband": {"m/1": {"symbol_error": 2}}}
     older = {"hostname": "n1", "counters": before, "counters_after": after}
     assert recorded(older) == {"n1": {"eth0": {"rx_errors": 3, "rx_bytes": 4}}}

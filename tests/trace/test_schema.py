@@ -174,14 +174,10 @@ def test_no_file_is_incomplete_after_a_kill(tmp_path):
     (tmp_path / "parts").mkdir()
     delays = np.random.default_rng(0).uniform(0, 0.25, 10)
     here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", ENDLESS, str(tmp_path), here, str(Path(here).parent)]
     found = 0
     for delay in delays:
-        process = subprocess.Popen(
-            [sys.executable, "-c", ENDLESS, str(tmp_path), here, str(Path(here).parent)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        with process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "written\n"  # a part at least, however busy the machine is
             time.sleep(delay)
             process.send_signal(signal.SIGKILL)
