@@ -8,7 +8,6 @@ from typing import Final
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
 from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK, UsageError
-from hpcdl.launch.process import check_leftover, is_first, launched
 
 MAX_LAUNCHES: Final = 1000
 
@@ -35,6 +34,7 @@ def arguments(parser: Arguments) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
+    from hpcdl.launch.process import check_leftover, is_first, launched
     from hpcdl.launch.testbed import emulated
 
     check_leftover(os.environ)
@@ -88,6 +88,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
 
 
 def _dry_run(options: argparse.Namespace) -> int:
+    from hpcdl.launch.process import launched
     from hpcdl.report.formats.cells import plural
 
     chosen = load_suite(options)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 from hpcdl.commands.parts.output import write_output
 from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK, UsageError, message, refused
-from hpcdl.registry import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +58,8 @@ def _time_limit(text: str) -> str:
     """Return a time limit of Slurm. Raises argparse.ArgumentTypeError with the nearest one for other text."""
     if re.fullmatch(r"([0-9]{1,7}-)?[0-9]{1,7}(:[0-9]{1,7}){0,2}", text):
         return text
+    from hpcdl.registry import shortened
+
     units = {"d": 86400, "h": 3600, "m": 60, "s": 1}
     parts = re.findall(r"([0-9]{1,7}(?:\.[0-9]+)?) ?([dhms])", text)
     minutes, seconds = divmod(round(sum(float(number) * units[unit] for number, unit in parts)), 60)
@@ -206,6 +207,8 @@ def _sbatch(words: Sequence[str]) -> tuple[str, list[str]]:
     Raises SubprocessError, also unless one line of the output is what ``--parsable`` prints: a site's own program
     in the place of ``sbatch`` may print more, or ignore the option.
     """
+    from hpcdl.registry import shortened
+
     command = ["sbatch", "--parsable", *words]
     asked = f"sbatch {shlex.join(words)}"
     try:

@@ -182,6 +182,7 @@ def _declared(
         basis = [record for record in findings.records if record.pattern == pattern]
         return Answer(said[0], said[1:], basis) if said else None
 
+    answer.__doc__ = sentence.__doc__  # which `hpcdl list sections` shows
     return Declaration(order, page, answer=answer, name=pattern)
 
 
