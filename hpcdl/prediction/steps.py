@@ -18,7 +18,7 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.analysis.run.launches import throughput_of
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Interval, launches_interval
+from hpcdl.analysis.statistics.estimates import Interval, mean_interval, median_interval
 from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.cases.keys.key import about
 from hpcdl.cases.keys.scheme import check_lengths
@@ -213,13 +213,13 @@ def _timed(step: VirtualStep, batch: int) -> tuple[Interval, float | None]:
     ValueError if the workers take too few steps together.
     """
     if len(step.cycles):
-        return launches_interval([step.cycles]), None
+        return median_interval(step.cycles), None
     throughput = throughput_of(step.steps, step.unsettled, batch)
     if throughput is None:
         raise ValueError("too few of its steps overlap to measure its throughput")
     inside = (step.updates["time"] >= throughput.begin) & (step.updates["time"] <= throughput.end)
     stale = step.updates["staleness"][inside]
-    return launches_interval([throughput.seconds], "mean"), float(stale.mean()) if len(stale) else None
+    return mean_interval(throughput.seconds), float(stale.mean()) if len(stale) else None
 
 
 def _half(interval: Interval) -> float:

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcdl.analysis.run.deciding import Candidate, Field, Ranked, area, decisions, fields_of, tied
+from hpcdl.analysis.run.deciding import Candidate, Field, Ranked, area, decisions, fields_of, rivals
 from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.statistics.judging import Side
 from hpcdl.trace.recorder import EVALUATION, Evaluation
 
 
@@ -135,11 +136,10 @@ def test_a_seed_that_diverged_missed_the_target_for_ever():
 
 
 def test_a_method_with_one_value_is_never_told_from_the_best():
-    best, near, far, single = (
-        Ranked(name, np.array(values), 0.0)
-        for name, values in {"a": [1.0, 1.1], "b": [1.0, 1.2], "c": [8.0, 8.1], "d": [8.0]}.items()
-    )
-    assert tied([best, near, far, single]) == ["b", "d"]
+    times = {"a": [9.0, 9.1], "b": [8.0, 9.2], "c": [1.0, 1.01], "d": [1.0]}
+    assert rivals([[Ranked(name, Side(dict(enumerate(values)))) for name, values in times.items()]]) == [
+        ["b", "d"]
+    ]
 
 
 def test_a_configuration_has_one_number_of_ranks():

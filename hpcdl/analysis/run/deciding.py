@@ -22,8 +22,9 @@ from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.outcome import at_target, before_target
 from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
 from hpcdl.analysis.statistics.censored import Delay, Times
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.analysis.statistics.differences import ALPHA, adjusted
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, Vector, bounded_exp
+from hpcdl.analysis.statistics.judging import Side, judge
 
 MIN_EFFECT: Final = 1.05
 """Ratio of times below which two methods are tied."""
@@ -51,11 +52,21 @@ class Candidate:
         """The launches that did not fail."""
         return [launch for launches in self.seeds for launch in launches if not launch.record.error]
 
-    def values(self, value: Callable[[Launch], float]) -> list[Vector]:
-        """Return by seed the finite values of its launches that did not fail; seeds without any are left out."""
-        sound = ([launch for launch in launches if not launch.record.error] for launches in self.seeds)
-        values = (np.array([*map(value, launches)]) for launches in sound)
-        return [known for vector in values if len(known := vector[np.isfinite(vector)])]
+    def by_seed(self, value: Callable[[Launch], float]) -> Side:
+        """Return the mean of a value over the sound launches of each seed; -infinity if one diverged."""
+        seeds = [[launch for launch in launches if not launch.record.error] for launches in self.seeds]
+        known = {some[0].record.seed: [*map(value, some)] for some in seeds if some}
+        return Side(
+            {seed: float(np.mean(some)) for seed, some in known.items() if not np.isnan(some).any()}, "seed"
+        )
+
+    def by_launch(self, value: Callable[[Launch], float]) -> Side:
+        """Return the median of a value over the seeds of each launch; of one launch, the values by seed."""
+        values = [(launch.record.launch, launch.record.seed, value(launch)) for launch in self.launches]
+        known = [one for one in values if np.isfinite(one[-1])]
+        several = len({launch for launch, *_ in known}) > 1
+        units = group_by_key((launch if several else seed, number) for launch, seed, number in known)
+        return Side({unit: float(np.median(some)) for unit, some in units.items()})
 
     def course(self, column: str) -> list[tuple[float, ...]]:
         """Return ``column``, and median, least and largest accuracy of each evaluation that every launch has.
@@ -200,31 +211,29 @@ class Ranked(NamedTuple):
     """A candidate by a criterion."""
 
     candidate: Candidate
-    values: Vector
-    """Of its launches."""
-    center: float
+    side: Side
+
+    @property
+    def center(self) -> float:
+        """Median over launches, or the mean over the seeds that did not diverge."""
+        values = [value for value in self.side.values.values() if math.isfinite(value)]
+        return float((np.mean if self.side.unit == "seed" else np.median)(values)) if values else -math.inf
 
 
-def ranking(
-    field: Field, value: Callable[[Launch], float], center: Callable[[Sequence[Vector]], float]
-) -> list[Ranked]:
-    """Return the candidates with known values, the highest ``center`` of the seeds' values first."""
-    known = [(candidate, candidate.values(value)) for candidate in field.candidates]
-    ranked = [Ranked(candidate, np.concatenate(seeds), center(seeds)) for candidate, seeds in known if seeds]
-    return sorted(ranked, key=lambda method: -method.center)
+def ranking(field: Field, side: Callable[[Candidate], Side]) -> list[Ranked]:
+    """Return the candidates with known values, the best first; a method of which a seed diverged comes last."""
+    ranked = [Ranked(candidate, known) for candidate in field.candidates if (known := side(candidate)).values]
+    return sorted(ranked, key=lambda one: (-math.inf in one.side.values.values(), -one.center))
 
 
-def tied(ranked: Sequence[Ranked]) -> list[Candidate]:
-    """Return the candidates that Welch's test does not distinguish from the first, which has several values.
-
-    A candidate with one value is never distinguished.
-    """
-    best, *others = ranked
-    chances = [
-        difference([best.values], [other.values]).p[0] if len(other.values) > 1 else 1.0 for other in others
+def rivals(rankings: Sequence[Sequence[Ranked]]) -> list[list[Candidate]]:
+    """Return for each ranking, all of one unit, the candidates that are not decidedly worse than the first."""
+    quotient = any(one.side.unit == "launch" for some in rankings for one in some)
+    verdicts = judge([[one.side for one in some] for some in rankings], quotient=quotient, chosen=True)
+    return [
+        [other.candidate for other, one in zip(some[1:], judged, strict=True) if one.word != "more"]
+        for some, judged in zip(rankings, verdicts, strict=True)
     ]
-    pairs = zip(others, adjusted(np.array(chances)), strict=True)
-    return [other.candidate for other, chance in pairs if chance >= ALPHA]
 
 
 @dataclass(frozen=True)

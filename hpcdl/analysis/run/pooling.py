@@ -211,6 +211,16 @@ class Point:
         return undisturbed(self.launches)
 
     @property
+    def key(self) -> Key:
+        """Configuration, ranks and seed."""
+        return (self.configuration, self.record.ranks, self.record.seed)
+
+    @property
+    def times(self) -> list[float]:
+        """Typical step time (s) of each launch whose times count."""
+        return [launch.typical(launch.seconds) for launch in self.timed if len(launch.seconds)]
+
+    @property
     def seconds(self) -> list[Vector]:
         """Step times, one vector per launch whose times count."""
         return [launch.seconds for launch in self.timed]

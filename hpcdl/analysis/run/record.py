@@ -8,10 +8,13 @@ sections ask attributes. What tells cases apart follows from the roles of their 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Hashable, Iterable
+import math
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from statistics import median
 from typing import Any, Final, Literal, TypeVar
 
+from hpcdl.analysis.statistics.judging import SAME, Judged, Side, judge
 from hpcdl.cases.keys.key import Role, restored
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import columns_with, kinds, module_of, role_of
@@ -27,6 +30,7 @@ from hpcdl.trace.quantities import (
     TrainingNumbers,
     Unreported,
 )
+from hpcdl.trace.quantity import Quantity
 from hpcdl.training.parts.traits import BY_STRATEGY
 
 ANY: Final = "any"
@@ -60,10 +64,14 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
         self.values: dict[str, Any] = values
         self.further: JsonMapping = further or {}
         """Fields of a user's own kind of case, or of another program."""
+        self.samples: Mapping[int | None, Record] = {}
+        """The numbers of each launch by itself, if there are several."""
 
     def but(self, **changes: Any) -> Record:
         """Return a copy with other values of some quantities."""
-        return Record(further=self.further, **{**self.values, **changes})
+        copy = Record(further=self.further, **{**self.values, **changes})
+        copy.samples = self.samples
+        return copy
 
     @classmethod
     def of(cls, described: JsonMapping) -> Record:
@@ -213,6 +221,53 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
                 subjects[name] = text if name == "straggler" else f"{name} {text}"
         others = self.conditions(*columns_with("machine"), *subjects)
         return subjects | {name: f"{name}={value}".rstrip("=") for name, value in others}
+
+
+def side(records: Sequence[Record], quantity: Quantity[Any]) -> Side:
+    """Return one method, of which there is a record for each seed, as a side of a comparison.
+
+    Numbers that depend on the seed are known by seed; a diverged one is infinitely bad. Times and others are known
+    by launch, the median over its seeds, or of one launch by seed; disturbed launches do not count. Bytes, counts
+    and simulated times without random parts are exact.
+    """
+    exact = quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in records)
+    by_seed = {record.seed: quantity.of(record) for record in records if not record.error}
+    if quantity.seeded:
+        worst = -math.inf if quantity.better == "higher" else math.inf
+        by_seed |= {
+            record.seed: worst for record in records if record.diverged_step is not None and quantity.better
+        }
+        return Side(_known(by_seed), "seed")
+    fair = [
+        (launch, value)
+        for record in records
+        for launch, one in record.samples.items()
+        if (value := quantity.of(one)) is not None and not (one.disturbed and not record.disturbed)
+    ]
+    by_launch = {launch: median(values) for launch, values in group_by_key(fair).items()}
+    disturbed = not exact and any(record.disturbed for record in records)
+    return Side(_known(by_launch if len(by_launch) > 1 else by_seed), exact=exact, disturbed=disturbed)
+
+
+def judge_methods(
+    families: Sequence[Sequence[Sequence[Record]]], quantity: Quantity[Any], *, chosen: bool = False
+) -> list[list[Judged]]:
+    """Return for each family of methods the first against each other one, by quotients, or differences of shares.
+
+    See :func:`hpcdl.analysis.statistics.judging.judge`. A method has a record for each seed.
+    """
+    sides = [[side(records, quantity) for records in methods] for methods in families]
+    tolerance = SAME if quantity.unit != "B" and "integer" not in quantity.types else 0.0
+    return judge(sides, quotient=not is_difference(quantity), chosen=chosen, tolerance=tolerance)
+
+
+def is_difference(quantity: Quantity[Any]) -> bool:
+    """Return True if a quantity is compared by a difference in percentage points: an accuracy."""
+    return quantity.name.endswith("accuracy")
+
+
+def _known(values: Mapping[Any, Any]) -> dict[Hashable, float]:
+    return {unit: float(value) for unit, value in values.items() if value is not None and value == value}  # noqa: PLR0124 - NaN
 
 
 def group_by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

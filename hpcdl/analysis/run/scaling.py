@@ -19,14 +19,13 @@ the rank that sends most, of those that take steps.
 Load balance and communication efficiency are those of the POP project (Rosas, Gimenez & Labarta, Scalability
 prediction for fundamental performance factors, 2014).
 
-Near-linear is a test of each efficiency against 0.90, by the rules of ``hpcdl compare``: the unit is the launch,
-Welch's test compares the logarithms of the launches' median step times, and p-values are adjusted over all cases
-(Benjamini & Hochberg). One launch of the case or of its base is inconclusive. Of simulated cases the interval
-decides: over launches, which draw their own random times, or over the steps of one.
+Near-linear is a test of each efficiency against 0.90 (:mod:`hpcdl.analysis.statistics.judging`): the unit is the
+launch, of a simulated case also a step, which draws its own random times. All cases are judged together.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -35,16 +34,16 @@ import numpy as np
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.outcome import median_of, outcome
 from hpcdl.analysis.run.pooling import Point, points_of
-from hpcdl.analysis.run.record import ANY, Record, group_by_key
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
     Interval,
     Vector,
-    difference_interval,
     launches_interval,
-    ratio_interval,
+    mean_interval,
+    median_interval,
 )
+from hpcdl.analysis.statistics.judging import Side, compare, judge
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.quantities import EXCHANGES, QUANTITIES
 from hpcdl.trace.quantity import Quantity
@@ -53,7 +52,7 @@ from hpcdl.trace.recorder import Rows
 
 def base_of(point: Point, points: Sequence[Point]) -> list[Point]:
     """Return the measured cases of all seeds that are the base of ``point``: of one scale and one program."""
-    measured = [other for other in points if other.problem == point.problem and any(map(len, other.seconds))]
+    measured = [other for other in points if other.problem == point.problem and other.times]
     single = [other for other in measured if other.record.ranks == 1]
     for name in ("compression", "optimizer", "training"):
         single = _nearest(single, point, name)
@@ -117,64 +116,82 @@ NEAR_LINEAR: Final = 0.90
 
 def records(launches: Iterable[Launch]) -> list[Record]:
     """One record per case and seed, in the order in which they ran. Raises AmbiguousCaseError."""
-    points = points_of(launches)
-    rows = [_record(point, points) for point in points]
-    judge(rows)
+    launches = list(launches)
+    by_launch = group_by_key((launch.record.launch, launch) for launch in launches)
+    rows = _records(points_of(launches))
+    if len(by_launch) > 1:
+        samples = {number: _records(points_of(some)) for number, some in by_launch.items()}
+        of_case = group_by_key(
+            (key, (number, row)) for number, some in samples.items() for key, row in some.items()
+        )
+        for key, row in rows.items():
+            row.samples = dict(of_case[key])
+    return [*rows.values()]
+
+
+def _records(points: Sequence[Point]) -> dict[Key, Record]:
+    """Return the record of each point, by its key, with its efficiency, and whether that is near-linear."""
+    rows = {point.key: _record(point, points) for point in points}
+    families = dict[Key, tuple[list[Launch], list[Point]]]()
+    for point in points:
+        if base := _base(point, points):
+            row, of_base = rows[point.key], any(launch in base for launch in point.launches)
+            row.values.update(_scaling(point, base))
+            if of_base or row.independent or row.ranks == row.base_ranks:
+                size = Interval(1.0, 1.0, 1.0) if of_base else compare(_side(base), _of(point, base)).interval()
+                row.values.update(_bounded(Record.efficiency, size._replace(value=row.efficiency or math.nan)))
+            else:
+                families.setdefault(tuple(map(id, base)), (base, []))[1].append(point)
+    sides = [[_side(base), *(_of(point, base) for point in some)] for base, some in families.values()]
+    for (_, some), verdicts in zip(families.values(), judge(sides, limit=NEAR_LINEAR), strict=True):
+        for point, verdict in zip(some, verdicts, strict=True):
+            row = rows[point.key]
+            row.values.update(
+                _bounded(Record.efficiency, verdict.alone._replace(value=row.efficiency or math.nan))
+            )
+            row.near_linear = {"more": True, "equal": True, "less": False}.get(verdict.word)
+            row.near_linear_p = None if row.network else _json(verdict.p)
     return rows
 
 
-def judge(records: Iterable[Record]) -> None:
-    """Set ``near_linear`` of each training record, and adjust ``near_linear_p`` over them.
+def _base(point: Point, points: Sequence[Point]) -> list[Launch]:
+    """Return the launches of the base of speedup and efficiency; none if the case has no steps."""
+    is_scaled = point.record.is_training and point.record.scaling in {"strong", "weak"}
+    return same_seed(base_of(point, points), point.record.seed) if is_scaled and point.times else []
 
-    True: the efficiency is above 0.90, False: below; None: inconclusive, disturbed, the base, or without
-    communication.
+
+def _of(point: Point, base: Sequence[Launch]) -> Side:
+    """Return the step times / the efficiency of a case as fast as its base."""
+    alone = base[0].record.ranks / point.record.ranks if point.record.scaling == "strong" else 1.0
+    side = _side(point.timed)
+    return replace(side, values={unit: time / alone for unit, time in side.values.items()})
+
+
+def _times(launches: Iterable[Launch]) -> dict[Hashable, float]:
+    """Return the step time (s) of each launch, the median over its cases."""
+    timed = [(launch.record.launch, launch.typical(launch.seconds)) for launch in launches if len(launch.seconds)]
+    return {number: float(np.median(times)) for number, times in group_by_key(timed).items()}
+
+
+def _side(launches: Sequence[Launch]) -> Side:
+    """Return the step times by launch.
+
+    Steps of one launch are not independent. Those of a simulation are, and it has one launch: steps are its units.
     """
-    judged = [record for record in records if record.base_ranks is not None and _has_verdict(record)]
-    p_values = [math.nan if record.near_linear_p is None else record.near_linear_p for record in judged]
-    for record, p in zip(judged, adjusted(np.array(p_values, np.float64)), strict=True):
-        record.near_linear_p = None if math.isnan(p) else float(p)
-        if record.network:
-            value = record.efficiency or 0.0
-            low, high = record.efficiency_low or value, record.efficiency_high or value
-            record.near_linear = None if low < NEAR_LINEAR <= high else low >= NEAR_LINEAR
-        else:
-            record.near_linear = (record.efficiency or 0.0) >= NEAR_LINEAR if p < ALPHA else None
-
-
-def _has_verdict(record: Record) -> bool:
-    if record.efficiency is None or record.ranks == record.base_ranks or record.independent:
-        return False
-    return not (record.disturbed or record.base_disturbed)
-
-
-def _p_value(base: Sequence[Vector], times: Sequence[Vector], per_rank: float) -> float:
-    """Return the p-value of an efficiency of 0.90; NaN for one launch on a side.
-
-    ``base``, ``times``: step times (s) of launches. The efficiency is ``per_rank`` times the ratio of both.
-    """
-    if min(len(base), len(times)) < 2:
-        return math.nan
-    limit = np.log(np.concatenate(base)) + math.log(per_rank / NEAR_LINEAR)
-    return float(difference([limit], [np.log(np.concatenate(times))]).p[0])
-
-
-def _step_times(launches: Iterable[Launch], *, simulated: bool) -> list[Vector]:
-    """Return the step time (s) of each launch, the median over its cases, as vectors of one value.
-
-    Of simulated cases in one launch, all step times.
-    """
-    measured = [launch for launch in launches if len(launch.seconds)]
-    if simulated and len({launch.record.launch for launch in measured}) == 1:
-        return [launch.seconds for launch in measured]
-    # Steps of one launch are not independent. Taken as a sample they would find differences where none are.
-    by_launch = group_by_key((launch.record.launch, launch.typical(launch.seconds)) for launch in measured)
-    return [np.array([np.median(each)]) for each in by_launch.values()]
+    times = _times(launches)
+    if len(times) == 1 and all(launch.record.network for launch in launches):
+        every = [(launch.record.seed, launch.seconds.tolist()) for launch in launches]
+        times = {(seed, step): time for seed, seconds in every for step, time in enumerate(seconds)}
+    exact = all(launch.record.is_exact for launch in launches)
+    return Side(times, exact=exact, disturbed=any(launch.disturbed for launch in launches))
 
 
 def _bounded(quantity: Quantity[float | None], interval: Interval) -> JsonObject:
     """Return the columns of a quantity and of its bounds."""
     columns = (quantity, quantity.low, quantity.high)
-    return {column.name: value for column, value in zip(columns, interval, strict=True) if column}
+    value, low, high = interval
+    numbers = value, min(low, value), max(high, value)  # those of medians may be beyond the interval of means
+    return {column.name: _json(number) for column, number in zip(columns, numbers, strict=True) if column}
 
 
 def _recorded(point: Point) -> Record:
@@ -213,8 +230,7 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
         "disturbed": next((launch.disturbed for launch in point.timed if launch.disturbed), None),
         "stolen": float(np.mean([launch.disturbance.stolen for launch in point.timed])),
         "busy_cores": median_of(launch.disturbance.busy_cores for launch in point.timed),
-        "launch_seconds": [launch.typical(launch.seconds) for launch in point.timed if len(launch.seconds)]
-        or None,
+        "launch_seconds": point.times or None,
         "error": next((text for launch in point.launches if (text := launch.record.error)), None),
         **_waiting(point),
         **_health(point),
@@ -260,7 +276,7 @@ def _work(launch: Launch) -> float:
 
 
 def _training(point: Point, points: Sequence[Point]) -> JsonObject:
-    step = launches_interval(point.seconds, point.middle)
+    step = _typical(point)
     step = Interval(step.value, math.nan, math.nan) if step.low < 0 else step
     compute = _middle(point, itemgetter("compute_seconds")) or None
     exposed, ceiling_disturbed = _exposed(point, points)
@@ -268,7 +284,6 @@ def _training(point: Point, points: Sequence[Point]) -> JsonObject:
     return {
         **_bounded(Record.step_seconds, step),
         "images_per_second": median_of(launch.images_per_second for launch in point.timed),
-        **_scaling(point, points),
         "compute_seconds": compute,
         "input_seconds": _middle(point, itemgetter("input_seconds")) or None,
         **_bounded(Record.exposed_communication_seconds, shown),
@@ -286,7 +301,7 @@ def _training(point: Point, points: Sequence[Point]) -> JsonObject:
 
 def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | None]:
     """Return the exposed communication, and whether the case without communication was disturbed."""
-    if not any(map(len, point.seconds)):
+    if not point.times:
         return NOTHING, None
     if point.record.ranks == 1 or point.record.independent:
         return Interval(0.0, 0.0, 0.0), None
@@ -294,42 +309,41 @@ def _exposed(point: Point, points: Sequence[Point]) -> tuple[Interval, bool | No
     if not baseline:
         return NOTHING, None
     others = same_seed(baseline, point.record.seed)
-    exposed = difference_interval(
-        point.seconds, [launch.seconds for launch in others], middles=(point.middle, point.middle)
-    )
+    exposed = compare(_side(point.timed), _side(others), quotient=False).interval()
     return exposed, any(launch.disturbed for launch in others)
 
 
-def _scaling(point: Point, points: Sequence[Point]) -> JsonObject:
-    scaling = point.record.scaling
-    base = base_of(point, points)
-    of_base = same_seed(base, point.record.seed)
-    if scaling not in {"strong", "weak"} or not of_base or not any(map(len, point.seconds)):
-        return {}
-    simulated = bool(point.record.network)
-    base_times, times = (_step_times(side, simulated=simulated) for side in (of_base, point.timed))
-    scale = point.record.ranks / base[0].record.ranks
-    itself = any(other is point for other in base)
-    per_rank = 1 / scale if scaling == "strong" else 1.0
-    ratio = Interval(1.0, 1.0, 1.0)
-    if not itself:
-        ratio = ratio_interval(base_times, times, middles=(base[0].middle, point.middle))
-    aggregations = [*dict.fromkeys(other.record.aggregation or "none" for other in base)]
+def _typical(point: Point) -> Interval:
+    """Return the typical time over launches; of a simulation in one launch, over its independent steps."""
+    if point.record.network and len(point.times) == 1:
+        (seconds,) = filter(len, point.seconds)
+        return (mean_interval if point.middle == "mean" else median_interval)(seconds)
+    return launches_interval(point.seconds, point.middle)
+
+
+def _scaling(point: Point, base: Sequence[Launch]) -> JsonObject:
+    """Return the columns of speedup, efficiency and their base."""
+    times, base_times = ([*_times(side).values()] for side in (point.timed, base))
+    scale, base_step = point.record.ranks / base[0].record.ranks, float(np.median(base_times))
+    ratio = base_step / float(np.median(times))
+    if any(launch in base for launch in point.launches):
+        ratio = scale if point.record.scaling == "strong" else 1.0
+    speedup = ratio if point.record.scaling == "strong" else ratio * scale
+    aggregations = [*dict.fromkeys(launch.record.aggregation or "none" for launch in base)]
     return {
-        "speedup": ratio.value if scaling == "strong" else ratio.value * scale,
-        **_bounded(Record.efficiency, Interval(*(bound * per_rank for bound in ratio))),
+        "speedup": speedup,
+        "efficiency": speedup / scale,
         "base_ranks": base[0].record.ranks,
         "base_aggregation": ANY if len(aggregations) > 1 else aggregations[0],
         "base_launches": len(base_times),
-        "base_step_seconds": launches_interval(base_times, base[0].middle).value,
-        "base_disturbed": any(launch.disturbed for launch in of_base),
-        "near_linear_p": math.nan if simulated or itself else _p_value(base_times, times, per_rank),
+        "base_step_seconds": base_step,
+        "base_disturbed": any(launch.disturbed for launch in base),
     }
 
 
 def _collective(point: Point) -> JsonObject:
     """Times of one operation; bandwidths are those of its median."""
-    times = launches_interval(point.seconds)
+    times = _typical(point)
     is_one = point.record.pattern in {None, "pair", "alone", "together", *EXCHANGES}
     size = point.record.message_bytes if is_one and not point.record.concurrent else None
     name = str(point.record.collective or point.record.kind)

@@ -7,18 +7,16 @@ medians; every median has an interval.
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.analysis.statistics.differences import difference, upper
+from hpcdl.analysis.statistics.differences import upper
 
 Vector = npt.NDArray[np.float64]
 Middle = Literal["median", "mean"]
 """Statistic of a launch: the median of equal steps, or the mean of windows."""
-MEDIANS: Final[tuple[Middle, Middle]] = ("median", "median")
 
 
 TAIL: Final = 0.025
@@ -124,16 +122,14 @@ def launches_interval(launches: Sequence[Vector], middle: Middle = "median") -> 
 
     ``launches``: one vector of iterations per launch. The launch is the unit: from 6 launches on the interval is
     that of their medians, and 2 to 5 give Student's t interval of the logarithms of their medians. One launch
-    gives the interval over its iterations, which describes that launch only.
+    does not show how launches vary: it has no bounds.
     """
     launches = [launch for launch in launches if len(launch)]
     if not launches:
         return NOTHING
-    if len(launches) == 1:
-        return (mean_interval if middle == "mean" else median_interval)(launches[0])
     each = np.array([center(launch, middle) for launch in launches])
     over = median_interval(each)
-    if len(each) >= 6 or each.min() <= 0:
+    if len(each) >= 6 or len(each) == 1 or each.min() <= 0:
         return over
     _, low, high = mean_interval(np.log(each))
     return Interval(over.value, bounded_exp(low), bounded_exp(high))
@@ -142,45 +138,3 @@ def launches_interval(launches: Sequence[Vector], middle: Middle = "median") -> 
 def bounded_exp(value: float) -> float:
     """Return the exponential, infinity where it is beyond a float."""
     return math.exp(value) if not value > 700 else math.inf
-
-
-@np.errstate(divide="ignore", invalid="ignore")
-def compared(
-    function: np.ufunc,
-    vectors: Sequence[Vector],
-    other: Sequence[Vector],
-    *,
-    middles: tuple[Middle, Middle] = MEDIANS,
-) -> Interval:
-    """The ratio or difference (``np.divide``, ``np.subtract``) of two medians of launches' medians (or means).
-
-    Each side is a sequence of launches. With several on both sides the 95 % interval is Welch's (Biometrika 34,
-    1947) of the launches' medians, of their logarithms for a ratio. A side of one launch does not say how launches
-    vary: then the bounds are those of the intervals of both sides, which is more than 95 %.
-    """
-    sides = [[launch for launch in side if len(launch)] for side in (vectors, other)]
-    if not all(sides):
-        return NOTHING
-    each = [
-        np.array([center(launch, middle) for launch in side]) for side, middle in zip(sides, middles, strict=True)
-    ]
-    value = float(function(*map(np.median, each)))
-    if not math.isfinite(value):
-        return NOTHING
-    if min(map(len, each)) == 1:
-        first, second = (launches_interval(side, middle) for side, middle in zip(sides, middles, strict=True))
-        return Interval(value, float(function(first.low, second.high)), float(function(first.high, second.low)))
-    if function is np.divide:
-        if min(side.min() for side in each) <= 0:
-            return Interval(value, float("nan"), float("nan"))
-        each = [np.log(side) for side in each]
-    low, high = (float(bound[0]) for bound in difference(each[1:], each[:1]).bounds())
-    return (
-        Interval(value, low, high) if function is np.subtract else Interval(value, *map(bounded_exp, (low, high)))
-    )
-
-
-ratio_interval: Final = partial(compared, np.divide)
-"""The ratio of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""
-difference_interval: Final = partial(compared, np.subtract)
-"""The difference of two medians (of launches' medians), with a 95 % interval as in :func:`compared`."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -198,14 +197,10 @@ def wide_row(records: Sequence[Record | None]) -> list[str]:
 
 def _quotient(first: Record | None, other: Record | None) -> str:
     """Return the quotient of two times, and the farther end of its interval as a share of it."""
-    from hpcdl.report.run.operations import times_as_fast
-
     if not (first and other and first.time_p50_seconds and other.time_p50_seconds):
         return "-"
-    ratio = times_as_fast(other, first)
-    reach = 100 * max(ratio.high / ratio.value - 1, 1 - ratio.low / ratio.value)
-    value = f"{ratio.value:.{2 if ratio.value < 10 else 1 if ratio.value < 100 else 0}f}"
-    return value if math.isnan(reach) else f"{value} +-{reach:.0f}%" if reach < 99.5 else f"{value} >99%"
+    ratio = first.time_p50_seconds / other.time_p50_seconds
+    return f"{ratio:.{2 if ratio < 10 else 1 if ratio < 100 else 0}f}"
 
 
 def _flagged(record: Record) -> str:

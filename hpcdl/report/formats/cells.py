@@ -108,7 +108,7 @@ def interval(low: Number, high: Number, shown: Callable[[Number], str] = digits)
 
 def bounded(value: Number, low: Number, high: Number, shown: Callable[[Number], str] = digits) -> str:
     """A number with its interval: "1.71 (1.52 to 1.90)"; the number alone if its bounds are unknown or equal."""
-    is_known = low is not None and high is not None and low < high
+    is_known = low is not None and high is not None and low < high and not math.isclose(low, high)
     return shown(value) + (f" ({interval(low, high, shown)})" if is_known else "")
 
 

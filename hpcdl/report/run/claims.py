@@ -29,14 +29,16 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 from typing import Final
 
-from hpcdl.analysis.run.record import Mark, Record
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp, mean_interval, proportion_interval
+from hpcdl.analysis.run.record import Mark, Record, group_by_key
+from hpcdl.analysis.statistics import judging
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval, proportion_interval
+from hpcdl.analysis.statistics.judging import compare
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.published_results import number
@@ -383,33 +385,36 @@ def _number(field: str, record: Record) -> float | None:
     return 1.0 if field == "diverged" and FloatingPointError.__name__ in record.error else None
 
 
-def _by_seed(side: Side) -> dict[int | None, float]:
+def _by_seed(side: Side) -> dict[Hashable, float]:
     """Return the median over the records of each seed."""
     seeds = dict.fromkeys(record.seed for record, _ in side)
     return {seed: median(value for record, value in side if record.seed == seed) for seed in seeds}
 
 
 def _compared(clause: Clause, sides: Sequence[Side]) -> Interval:
-    """Return the number of a clause: by seed if both sides share some, else of each side apart."""
+    """Return the number of a clause: of one side, or of both by the rule for two sides."""
     if not all(sides):
         return NOTHING
-    seeds = [_by_seed(side) for side in sides]
-    first, last = seeds[0], seeds[-1]
-    common = [seed for seed in first if seed in last]
-    if clause.is_seeded and clause.field not in SHARES and len(sides) == 2 and len(common) > 1:
-        pairs = [(first[seed], last[seed]) for seed in common]
-        if clause.minus:
-            return mean_interval([value - at for value, at in pairs])
-        if all(0 < at < math.inf and 0 < value < math.inf for value, at in pairs):
-            return Interval(*map(bounded_exp, mean_interval([math.log(value / at) for value, at in pairs])))
-    value, *seconds = [_value(clause.field, side) for side in sides]
-    for at, least, most in seconds:
-        if clause.minus:
-            return Interval(value.value - at, value.low - most, value.high - least)
-        if least <= 0 or math.inf == value.value == at:
-            return NOTHING
-        return Interval(value.value / at, value.low / most, value.high / least)
-    return value
+    if len(sides) == 1:
+        return _value(clause.field, sides[0])
+    first, other = (_judged(clause, side) for side in sides)
+    return compare(first, other, quotient=clause.minus is None).interval()
+
+
+def _judged(clause: Clause, side: Side) -> judging.Side:
+    """Return the numbers of a side by seed, or, of times, by launch."""
+    seeds, exact = _by_seed(side), all(record.is_exact for record, _ in side)
+    if clause.is_seeded or clause.field in SHARES:
+        return judging.Side(seeds, "seed")
+    launches = group_by_key(
+        (launch, number_there)
+        for record, _ in side
+        for launch, sample in record.samples.items()
+        if not (sample.disturbed and not record.disturbed)
+        and (number_there := _number(clause.field, sample)) is not None
+    )
+    by_launch: dict[Hashable, float] = {launch: median(numbers) for launch, numbers in launches.items()}
+    return judging.Side(by_launch if len(by_launch) > 1 else seeds, exact=exact)
 
 
 def _value(field: str, side: Side) -> Interval:

@@ -1,9 +1,11 @@
 """Numbers from one run: each reduction is computed once, at its first use, and every section draws from it."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from hpcdl.analysis.network import links, nodes, waiting
 from hpcdl.analysis.network.links import Links
@@ -25,6 +27,8 @@ from hpcdl.report.run.warnings import warnings
 from hpcdl.suite import head, papers
 from hpcdl.trace.run import Run
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -44,6 +48,17 @@ class Findings:
     run: Run
     name: str
     reference: Reference = NOTHING_STATED
+
+    @cached_property
+    def _made(self) -> dict[object, Any]:
+        return {}
+
+    def once(self, make: Callable[[Findings], T]) -> T:
+        """Return ``make`` of these findings, which is called once."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        made: T = self._made[make]
+        return made
 
     @cached_property
     def launches(self) -> list[Launch]:

@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
-from hpcdl.analysis.statistics.estimates import Interval, mean_interval, ratio_interval
+from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key, judge_methods
+from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import percent, plural
 from hpcdl.report.run.literature import link_title, network_name
@@ -45,12 +45,6 @@ class Scale:
         count = len(self.records)
         return min(low) if len(low) == count else None, max(high) if len(high) == count else None
 
-    def change_from(self, other: Scale) -> Interval:
-        """Return the change of accuracy (percentage points), mean over the seeds that both have."""
-        theirs = {record.seed: record.final_accuracy for record in other.records}
-        pairs = [(record.final_accuracy, theirs.get(record.seed)) for record in self.records]
-        return mean_interval([100 * (own - old) for own, old in pairs if own is not None and old is not None])
-
     @property
     def is_base(self) -> bool:
         """True if the other scales are compared with this one."""
@@ -68,10 +62,15 @@ class Scale:
         return verdicts.pop() if len(verdicts) == 1 and not self.disturbed else None
 
 
-def time_ratio(records: Iterable[Record], others: Iterable[Record]) -> Interval:
-    """Return the median time of the launches of cases / that of others, with a 95 % interval over launches."""
-    sides = [[np.array([time]) for one in side for time in one.launch_seconds or ()] for side in (records, others)]
-    return ratio_interval(*sides)
+def changes_of_accuracy(pairs: Iterable[tuple[Scale, Scale]]) -> list[Interval]:
+    """Return the final accuracy of the first of each pair less that of the other, in percentage points."""
+    families = [[first.records, other.records] for first, other in pairs]
+    return [in_points(verdict.size) for (verdict,) in judge_methods(families, Record.final_accuracy)]
+
+
+def in_points(change: Interval) -> Interval:
+    """Return a difference of shares in percentage points."""
+    return Interval(*(100 * bound for bound in change))
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,17 @@
 """Single operations, grouped by comparability; the fastest of each group; charts of bandwidth and time."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-import numpy as np
-
-from hpcdl.analysis.run.record import Record, group_by_key
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
+from hpcdl.analysis.run.record import Record, group_by_key, judge_methods
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.analysis.statistics.judging import Judged
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import bounded, percent, plural, rate, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point
 from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import time_ratio
 from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.method_names import scheme_name
 
@@ -74,37 +71,64 @@ def ranked(records: Iterable[Record], *, disturbed: bool = False) -> list[Record
     )
 
 
-def place(record: Record, peers: Sequence[Record]) -> str:
-    """Return ``fastest``, or ``tied`` with it, among the records of one size; empty for all others.
+class Standing(NamedTuple):
+    """Comparable operations of one size: the fastest, and what is decided about the others."""
 
-    Measured times tie if a test of their launches does not tell them apart. One launch is inconclusive: such a
-    record has no place, and another is the fastest only if it beat all. Simulated times have no noise and tie
-    within 1 %, as no model of a network is better than that.
-    """
-    ordered = ranked(peers)
-    if len(ordered) < 2 or record not in ordered:
-        return ""
-    first, *others = ordered
-    single = [other for other in ordered if not other.network and len(other.launch_seconds or ()) < 2]
-    if first in single:
-        return ""
-    if first.network:
-        time = first.time_p50_seconds or 0.0
-        tied = [other for other in others if math.isclose(time, other.time_p50_seconds or 0.0, rel_tol=0.01)]
-    else:
-        tied = _untold(first, others)
-    if record is first:
-        return TIED if tied else "" if single else BEST
-    return TIED if record in tied else ""
+    peers: Sequence[Record]
+    judged: Mapping[int, Judged]
+    """The fastest against each other one that has a time, by the identity of its record."""
+
+    def place(self, record: Record) -> str:
+        """Return ``fastest``, or ``tied`` with it; empty for all others, and where nothing is decided.
+
+        A scheme of one launch has no place, and another is the fastest only if it beat all.
+        """
+        ordered = ranked(self.peers)
+        if len(ordered) < 2 or record not in ordered:
+            return ""
+        reasons = {verdict.reason for verdict in self.judged.values()}
+        if "one launch" in reasons and len(ordered[0].samples or ()) < 2:
+            return ""
+        own = self.judged.get(id(record))
+        if own is not None:
+            return TIED if own.reason == "chance" or own.word == "equal" else ""
+        is_tied = any(self.place(other) for other in ordered[1:])
+        return TIED if is_tied else "" if reasons - {""} else BEST
+
+    @property
+    def best(self) -> list[Record]:
+        """The fastest scheme and those that are tied with it; empty if that is not decided."""
+        return [record for record in ranked(self.peers) if self.place(record)]
+
+    @property
+    def others(self) -> list[Record]:
+        """Times with which the winner is compared: the library's, then those that are slower."""
+        best = self.best
+        slower = [record for record in ranked(self.peers) if record not in best]
+        return sorted(slower, key=lambda record: record.aggregation != LIBRARY)
+
+    def gain(self, record: Record, other: Record) -> Interval:
+        """Return how many times as fast one is as another."""
+        known = self.judged.get(id(other)) if record is ranked(self.peers)[0] else None
+        return (known or judge_methods([[[record], [other]]], Record.time_p50_seconds)[0][0]).swapped.size
 
 
-def _untold(first: Record, others: Sequence[Record]) -> list[Record]:
-    """Return those of several launches that Welch's test, adjusted for their number, does not find slower."""
-    times = [np.log(other.launch_seconds or ()) for other in others]
-    test = difference([np.log(first.launch_seconds or ())] * len(others), times)
-    known = [len(time) > 1 for time in times]
-    slower = (adjusted(np.where(known, test.p, np.nan)) < ALPHA) & (test.value > 0)
-    return [other for other, sure, late in zip(others, known, slower, strict=True) if sure and not late]
+def standings(findings: Findings) -> dict[tuple[Group, int], Standing]:
+    """Return the standing of the collectives of each group, by size; all are judged together."""
+    return findings.once(_standings)
+
+
+def _standings(findings: Findings) -> dict[tuple[Group, int], Standing]:
+    groups = grouped(findings.records, "collective")
+    peers = {(group, size): some for group, rows in groups.items() for size, some in sizes(rows).items()}
+    timed = {key: ordered for key, some in peers.items() if len(ordered := ranked(some)) > 1}
+    families = [[[record] for record in ordered] for ordered in timed.values()]
+    verdicts = judge_methods(families, Record.time_p50_seconds, chosen=True)
+    judged = {
+        key: dict(zip(map(id, others), some, strict=True))
+        for (key, (_, *others)), some in zip(timed.items(), verdicts, strict=True)
+    }
+    return {key: Standing(some, judged.get(key, {})) for key, some in peers.items()}
 
 
 def collective_time(findings: Findings) -> list[Lines]:
@@ -197,40 +221,17 @@ def collective_name(name: str) -> str:
     return f"{'an' if spelling[0] in 'aeiou' else 'a'} {spelling}"
 
 
-def times_as_fast(record: Record, other: Record) -> Interval:
-    """Return the time of ``other`` / that of ``record``, with a 95 % interval over launches.
-
-    With one launch the bounds are of the intervals over its repetitions; simulated times have none.
-    """
-    if record.network:
-        value = (other.time_p50_seconds or 0.0) / (record.time_p50_seconds or math.nan)
-        return Interval(value, math.nan, math.nan)
-    ratio = time_ratio([other], [record])
-    low, high = other.time_p50_low_seconds, other.time_p50_high_seconds
-    least, most = record.time_p50_low_seconds, record.time_p50_high_seconds
-    if math.isfinite(ratio.low) or low is None or high is None or least is None or most is None:
-        return ratio
-    return Interval(ratio.value, low / most, high / least)
-
-
 class Comparable(NamedTuple):
     """Comparable operations of one size, or on one number of ranks."""
 
     shown: str
     """The size, or the number of ranks."""
-    peers: Sequence[Record]
+    standing: Standing
 
     @property
-    def best(self) -> list[Record]:
-        """The fastest scheme and those that are tied with it; empty if that is not decided."""
-        return [record for record in ranked(self.peers) if place(record, self.peers)]
-
-    @property
-    def others(self) -> list[Record]:
-        """Times with which the winner is compared: the library's, then those that are slower."""
-        best = self.best
-        slower = [record for record in ranked(self.peers) if record not in best]
-        return sorted(slower, key=lambda record: record.aggregation != LIBRARY)
+    def peers(self) -> Sequence[Record]:
+        """The operations."""
+        return self.standing.peers
 
 
 class Segment(NamedTuple):
@@ -243,7 +244,7 @@ class Segment(NamedTuple):
     @property
     def alone(self) -> bool:
         """True if one scheme is the fastest at all points."""
-        return all(len(point.best) == 1 for point in self.points)
+        return all(len(point.standing.best) == 1 for point in self.points)
 
 
 class Family(NamedTuple):
@@ -262,7 +263,7 @@ class Family(NamedTuple):
         """As few segments of the points as possible; points with fewer than two times are left out."""
         joined: list[Segment] = []
         for point in (point for point in self.points if len(ranked(point.peers)) > 1):
-            names = [scheme_name(record) for record in point.best]
+            names = [scheme_name(record) for record in point.standing.best]
             common = [name for name in names if joined and name in joined[-1].schemes]
             if joined and (common or not (names or joined[-1].schemes)):
                 joined[-1] = Segment([*joined[-1].points, point], common)
@@ -295,7 +296,7 @@ class Family(NamedTuple):
         name = title_of(segment.schemes[0])
         if segment.alone:
             return f"{name} is fastest {span}"
-        more = "more than 1 % faster" if segment.points[-1].best[0].network else "measurably faster"
+        more = "more than 1 % faster" if segment.points[-1].standing.best[0].network else "measurably faster"
         return f"no scheme is {more} than {name} {span}"
 
     def _gain(self, segment: Segment) -> str:
@@ -304,30 +305,31 @@ class Family(NamedTuple):
         A scheme that is tied somewhere is compared with the library only.
         """
         *_, point = segment.points
-        others = point.others if segment.schemes else []
+        others = point.standing.others if segment.schemes else []
         if not others or not (segment.alone or others[0].aggregation == LIBRARY):
             return ""
-        winner = next(record for record in point.best if scheme_name(record) == segment.schemes[0])
+        winner = next(record for record in point.standing.best if scheme_name(record) == segment.schemes[0])
         where = f" {self._span([point])}" if len(segment.points) > 1 else ""
-        return f", {_gain(winner, others[0])}{where}"
+        return f", {_gain(point, winner, others[0])}{where}"
 
     def _undecided(self) -> str:
         """Return the reason, and the lowest median at the last point that has a time of the library."""
         points = [point for segment in self.segments for point in segment.points]
-        with_library = [point for point in points if point.others[0].aggregation == LIBRARY]
+        with_library = [point for point in points if point.standing.others[0].aggregation == LIBRARY]
         point = (with_library or points)[-1]
-        first, reference = ranked(point.peers)[0], point.others[0]
+        first, reference = ranked(point.peers)[0], point.standing.others[0]
         lowest = f"for {self.subject} {title_of(scheme_name(first))} has the lowest median {self._span([point])}"
         shared = " in which ranks share cores" if any(map(_shares_cores, point.peers)) else ""
         doubt = f"Not decided (too few undisturbed launches{shared})"
         if all(record.launches == 1 for record in point.peers):
             doubt = f"One launch{shared} decides nothing"
-        gain = "" if shared or reference is first else f", {_gain(first, reference)}"
+        gain = "" if shared or reference is first else f", {_gain(point, first, reference)}"
         return f"{doubt}: {lowest}{gain}."
 
 
-def _gain(record: Record, other: Record) -> str:
-    return f"{bounded(*times_as_fast(record, other))} times as fast as {title_of(scheme_name(other))}"
+def _gain(point: Comparable, record: Record, other: Record) -> str:
+    size = bounded(*point.standing.gain(record, other))
+    return f"{size} times as fast as {title_of(scheme_name(other))}"
 
 
 def _shares_cores(record: Record) -> bool:
@@ -335,21 +337,26 @@ def _shares_cores(record: Record) -> bool:
     return bool(record.oversubscribed and "emulated" not in record.marks)
 
 
-def families(groups: dict[Group, list[Record]]) -> list[tuple[Family, list[Record]]]:
-    """Return the families of the groups of a run, each with its records.
+def families(findings: Findings) -> list[tuple[Family, list[Record]]]:
+    """Return the families of the collectives of a run, each with its records.
 
     The first are those whose ranks do not share cores, and of one collective those of the most ranks.
     """
-    described = []
+    described, known, groups = [], standings(findings), grouped(findings.records, "collective")
     for family, of_ranks in group_by_key((group._replace(ranks=0), group) for group in groups).items():
         every = [record for group in of_ranks for record in groups[group]]
         if len(of_ranks) > 1 and len(by_size := sizes(every)) == 1:
-            points = [Comparable(str(group.ranks), groups[group]) for group in of_ranks]
-            size = volume(next(iter(by_size)))
-            described.append((Family(_subject(family, f"of {size}"), family.titled(size), points, "ranks"), every))
+            (size,) = by_size
+            points = [Comparable(str(group.ranks), known[group, size]) for group in of_ranks]
+            described.append(
+                (
+                    Family(_subject(family, f"of {volume(size)}"), family.titled(volume(size)), points, "ranks"),
+                    every,
+                )
+            )
             continue
         for group in sorted(of_ranks, key=lambda group: -group.ranks):
-            points = [Comparable(volume(size), peers) for size, peers in sizes(groups[group]).items()]
+            points = [Comparable(volume(size), known[group, size]) for size in sizes(groups[group])]
             subject = _subject(group, f"on {plural(group.ranks, 'rank')}")
             described.append((Family(subject, group.title, points), groups[group]))
     return sorted(described, key=lambda item: any(map(_shares_cores, item[1])))

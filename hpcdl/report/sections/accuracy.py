@@ -4,14 +4,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import methodcaller
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.deciding import Candidate, Field, Ranked, is_evaluated, ranking, tied
+from hpcdl.analysis.run.deciding import Candidate, Field, Ranked, is_evaluated, ranking, rivals
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.differences import difference
+from hpcdl.analysis.statistics.judging import judge
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, table
@@ -19,7 +20,7 @@ from hpcdl.report.run.columns import METHOD, RANKS
 from hpcdl.report.run.curves import STEP, hundredths, over_cost
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, Scale, rows
+from hpcdl.report.run.grouping import Method, Row, Scale, changes_of_accuracy, in_points, rows
 from hpcdl.report.run.literature import MAX_LOSS, capital, in_words, points_in_words, title_of, where
 from hpcdl.report.run.method_names import Names, several
 from hpcdl.report.run.warnings import diverged
@@ -143,11 +144,11 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
     base, place = same[0], where(same[0].scale.record)
     other = _name(base) if len(same) > 1 else _strategy(base.scale.record)
     speed = base.scale.median(Record.images_per_second) or math.inf
+    others = [row for row in trained if row is not base and row.scale.record.ranks == base.scale.record.ranks]
+    changes = changes_of_accuracy((row.scale, base.scale) for row in others)
     costs = [
         (change, (row.scale.median(Record.images_per_second) or 0.0) / speed, _name(row))
-        for row in trained
-        if row is not base and row.scale.record.ranks == base.scale.record.ranks
-        for change in [row.scale.change_from(base.scale)]
+        for row, change in zip(others, changes, strict=True)
         if math.isfinite(change.low)
     ]
     lines, kept = list[str](), [cost for cost in costs if cost[0].low >= -MAX_LOSS]
@@ -254,8 +255,14 @@ class Best(NamedTuple):
     criterion: str
     budget: str
     ranked: Sequence[Ranked]
-    shown: Callable[[float], str] = percent
-    """Text of a value."""
+    rivals: Sequence[Candidate] = ()
+    """Methods that are not decidedly worse than the best."""
+
+    @property
+    def value(self) -> str:
+        """Value of the best."""
+        best = self.ranked[0]
+        return percent(best.center) if best.side.unit == "seed" else f"{digits(best.center)} images/s"
 
     def name(self, candidate: Candidate, *, words: bool = False) -> str:
         """Return the name of a method, in words for a sentence, with its ranks if others have more."""
@@ -264,14 +271,9 @@ class Best(NamedTuple):
         return name + (f" on {plural(record.ranks, 'rank')}" if record.ranks < most else "")
 
     @property
-    def rivals(self) -> list[Candidate]:
-        """Methods that are not distinguished from the best."""
-        return tied(self.ranked)
-
-    @property
     def tied(self) -> str:
         """The rivals by name."""
-        if len(self.ranked[0].values) == 1:
+        if len(self.ranked[0].side.values) == 1:
             return "unknown: one value each"
         every = len(self.rivals) == len(self.ranked) - 1 > 1
         return "all others" if every else several([*map(self.name, self.rivals)])
@@ -282,9 +284,9 @@ def _speed(launch: Launch) -> float:
 
 
 def _accuracy(launch: Launch, *, by: str = "epoch", budget: float = np.inf, last: bool = False) -> float:
-    """Return the best accuracy, or the last one, of the evaluations within a budget; NaN if training diverged."""
+    """Return the best accuracy, or the last one, of the evaluations within a budget; -infinity if it diverged."""
     if launch.diverged or not is_evaluated(launch):
-        return np.nan
+        return -np.inf if launch.diverged else np.nan
     seen = launch.evaluations["accuracy"][launch.evaluations[by] <= budget * (1 + 1e-9)]
     return float(seen[-1] if last else seen.max()) if len(seen) else np.nan
 
@@ -292,9 +294,9 @@ def _accuracy(launch: Launch, *, by: str = "epoch", budget: float = np.inf, last
 BEST_NOTE: Final = (
     "Budget: the longest time, or most epochs, that every method trained. Accuracies are means over seeds and "
     "launches. Images per second: all measured images / the time that they took, the median over undisturbed "
-    "launches, then over seeds. Tied: by Welch's test, adjusted for the number of methods, the method may be as "
-    "good as the best one; one seed or launch decides nothing. The accuracy at the end is from the last "
-    "evaluation; the accuracy within a budget is the best one until then."
+    "launches, then over seeds. Tied: the method is not decidedly worse than the best one; one "
+    "seed or launch decides nothing. The accuracy at the end is from the last evaluation; the accuracy within a "
+    "budget is the best one until then."
 )
 BEST_COLUMNS: Final = (
     Column[Best]("dataset", lambda best: best.field.dataset.partition("(")[0]),
@@ -303,7 +305,7 @@ BEST_COLUMNS: Final = (
     Column[Best]("budget", lambda best: best.budget),
     Column[Best]("method", lambda best: best.names(best.ranked[0].candidate.record), importance="answer"),
     Column[Best]("ranks", lambda best: str(best.ranked[0].candidate.record.ranks)),
-    Column[Best]("value", lambda best: best.shown(best.ranked[0].center), importance="answer"),
+    Column[Best]("value", lambda best: best.value, importance="answer"),
     Column[Best]("tied with", lambda best: best.tied, importance="answer"),
     Column[Best]("of", lambda best: str(len(best.ranked))),
 )
@@ -322,34 +324,39 @@ def _best(findings: Findings) -> list[Best]:
             min((float(launch.evaluations[column].max()) for launch in launches), default=0.0)
             for column in ("training_seconds", "epoch")
         )
-        speed = ranking(field, _speed, lambda seeds: float(np.median([np.median(values) for values in seeds])))
-        made.append(Best(field, names, "images per second", NONE, speed, lambda rate: f"{digits(rate)} images/s"))
+        speed = ranking(field, methodcaller("by_launch", _speed))
+        made.append(Best(field, names, "images per second", NONE, speed))
         for criterion, budget, accuracy in (
             (AT_END, NONE, partial(_accuracy, last=True)),
             ("accuracy within a time", seconds(time), partial(_accuracy, by="training_seconds", budget=time)),
             ("accuracy within epochs", digits(epochs), partial(_accuracy, budget=epochs)),
         ):
-            ranked = ranking(field, accuracy, lambda seeds: float(np.mean(np.concatenate(seeds))))
+            ranked = ranking(field, methodcaller("by_seed", accuracy))
             made.append(Best(field, names, criterion, budget, ranked))
-    return [best for best in made if len(best.ranked) > 1]
+    known = [best for best in made if len(best.ranked) > 1]
+    units = [
+        [n for n, best in enumerate(known) if best.ranked[0].side.unit == unit] for unit in ("launch", "seed")
+    ]
+    judged = {n: some for of in units for n, some in zip(of, rivals([known[n].ranked for n in of]), strict=True)}
+    return [best._replace(rivals=judged[number]) for number, best in enumerate(known)]
 
 
 def best_page(findings: Findings) -> Section:
     """Return up to four rows for each dataset and conditions with at least two methods."""
-    return one_table("Best methods", BEST_COLUMNS, _best(findings), BEST_NOTE, left=6)
+    return one_table("Best methods", BEST_COLUMNS, findings.once(_best), BEST_NOTE, left=6)
 
 
 def best_answer(findings: Findings) -> Answer | None:
     """Return, if the suite asks, which method is most often best; of one field how far best and last end apart."""
-    best = _best(findings) if "best_methods" in findings.answered_by else []
+    best = findings.once(_best) if "best_methods" in findings.answered_by else []
     if not best:
         return None
     fields = len(best) // len({each.criterion for each in best})
     if fields == 1:
         at_end = next(each for each in best if each.criterion == AT_END)
         highest, *_, lowest = at_end.ranked
-        below = difference([lowest.values], [highest.values])
-        mean, low, high = (f"{100 * bound[0]:.1f}" for bound in (below.value, *below.bounds()))
+        ((below,),) = judge([[highest.side, lowest.side]], quotient=False)
+        mean, low, high = (f"{bound:.1f}" for bound in in_points(below.size))
         methods = (at_end.name(ranked.candidate, words=True) for ranked in (lowest, highest))
         doubt = "Not decided whether methods differ: " if lowest.candidate in at_end.rivals else ""
         lower = f" reaches a final accuracy {mean} percentage points ({low} to {high}) lower than "

@@ -8,16 +8,16 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.run.record import Key, Record
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval
-from hpcdl.report.formats.cells import NONE, digits, interval, percent, whole
+from hpcdl.analysis.run.record import Key, Record, judge_methods
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.report.formats.cells import NONE, bounded, digits, interval, percent, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, median
 from hpcdl.report.run.curves import LOWEST, curves
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Row, Scale
+from hpcdl.report.run.grouping import Row, Scale, changes_of_accuracy
 from hpcdl.report.run.literature import capital, in_words, points_in_words, where
 from hpcdl.report.run.method_names import Names, several
 
@@ -214,7 +214,7 @@ def _saving(batches: Sequence[Batch], method: str) -> str:
 
 def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
     """Return the difference of final accuracies between the largest and the smallest batch, and missed targets."""
-    lines, change = list[str](), batches[-1].scale.change_from(batches[0].scale)
+    lines, (change,) = list[str](), changes_of_accuracy([(batches[-1].scale, batches[0].scale)])
     if math.isfinite(change.low):
         sizes = f"From batches of {batches[0].images} to batches of {batches[-1].images} images"
         lines.append(f"{sizes} the final accuracy changes by {points_in_words(change)}{method}.")
@@ -280,15 +280,13 @@ def _equal_steps(small: Sequence[Record], large: Sequence[Record]) -> bool:
     return small[0].steps == large[0].steps
 
 
-def _sharper(small: Sequence[Record], large: Sequence[Record]) -> str:
+def _sharper(small: list[Record], large: list[Record]) -> str:
     """Return the sharpness of the largest batch / the smallest one's, over their seeds."""
-    before, after = ({each.seed: math.log(each.sharpness or 1) for each in batch} for batch in (small, large))
-    ratio = mean_interval([after[seed] - before[seed] for seed in after.keys() & before.keys()])
-    times, low, high = (digits(math.exp(value)) for value in ratio)
+    ((verdict,),) = judge_methods([[large, small]], Record.sharpness)
     fewer = f"epochs, so {digits((small[0].steps or 1) / (large[0].steps or 1))} times fewer steps,"
     equal = "steps" if _equal_steps(small, large) else fewer
-    doubt = "" if ratio.low > 0 or ratio.high < 0 else "Not decided which batch ends sharper: "
-    ends = f"end {times} ({low} to {high}) times as sharp as batches of {small[0].global_batch}"
+    doubt = "Not decided which batch ends sharper: " if verdict.reason else ""
+    ends = f"end {bounded(*verdict.size)} times as sharp as batches of {small[0].global_batch}"
     text = f"{doubt}after equal {equal} batches of {large[0].global_batch} images {ends}"
     return f"{capital(text)}{where(small[0])}."
 

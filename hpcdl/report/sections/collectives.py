@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import starmap
 from statistics import median
 from typing import Any, Final
@@ -32,22 +32,22 @@ from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.method_names import scheme_name, several
 from hpcdl.report.run.operations import (
-    BEST,
     CHECKED,
     LIBRARY,
-    TIED,
     Comparable,
+    Group,
+    Standing,
     bandwidth,
     bus_bandwidth,
     collective_name,
     collective_time,
     families,
     grouped,
-    place,
     ranked,
     sizes,
-    times_as_fast,
+    standings,
 )
+from hpcdl.report.run.views import Side, View
 from hpcdl.trace.quantity import Quantity
 
 NOTE: Final = (
@@ -69,12 +69,6 @@ SIMULATED_NOTE: Final = (
 )
 
 
-def one_launch(records: Iterable[Record]) -> list[str]:
-    """Return the note of a table with intervals within one launch; nothing for others."""
-    note = "One launch: intervals only show how its repetitions vary; launches vary more."
-    return [note] if any(record.launches == 1 and not record.network for record in records) else []
-
-
 def page(findings: Findings, *, bandwidths: bool = False) -> Section:
     """Return one table per group, each algorithm by size, ``bandwidths``: in the section on them."""
     if bandwidths != ("bus_bandwidth" in findings.answered_by):
@@ -83,12 +77,19 @@ def page(findings: Findings, *, bandwidths: bool = False) -> Section:
     records = [record for rows in groups.values() for record in rows]
     notes = [
         *[NOTE] * any(not group.network for group in groups),
-        *one_launch(records),
         *[SIMULATED_NOTE] * any(group.network for group in groups),
         *[AT_ONCE_NOTE] * any(record.concurrent for record in records),
     ]
-    tables = [table(_columns(rows), rows, group.title, left=2, ascending=True) for group, rows in groups.items()]
+    columns = [_columns(rows, partial(_place, standings(findings), group)) for group, rows in groups.items()]
+    tables = [
+        table(of_group, rows, group.title, left=2, ascending=True)
+        for of_group, (group, rows) in zip(columns, groups.items(), strict=True)
+    ]
     return Section("Collectives", notes, tables=tables)
+
+
+def _place(known: Mapping[tuple[Group, int], Standing], group: Group, record: Record) -> str:
+    return known[group, record.message_bytes or 0].place(record)
 
 
 def _share_of(others: Iterable[Record], record: Record) -> str:
@@ -127,7 +128,7 @@ def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) 
     return Column(heading, cell, importance="detail")
 
 
-def _columns(rows: Sequence[Record]) -> list[Column[Record]]:
+def _columns(rows: Sequence[Record], place: Callable[[Record], str]) -> list[Column[Record]]:
     """Return the columns of a group; simulated times have no quantiles, no intervals and no checks."""
     simulated, peers = any(record.network for record in rows), sizes(rows)
     closed: list[Column[Record]] = [
@@ -155,7 +156,7 @@ def _columns(rows: Sequence[Record]) -> list[Column[Record]]:
         OF_EXPECTED,
         Column("best / p50", lambda record: _share_of(peers[record.message_bytes or 0], record)),
         Column("native / p50", by_native),
-        Column("fastest", lambda record: place(record, peers[record.message_bytes or 0]), importance="answer"),
+        Column("fastest", place, importance="answer"),
         *(closed if simulated else ()),
         value(Record.joules_per_gigabyte, importance="detail"),
         Column("simulated ranks", lambda record: str(record.simulated_ranks or NONE), importance="detail"),
@@ -182,43 +183,41 @@ def _apart(record: Record) -> float:
     return (record.alone_p50_seconds or 0.0) + (record.concurrent_alone_p50_seconds or 0.0)
 
 
-COMMUNICATORS: Final = {
-    "faster": "For {case} two communicators are {ratio} times as fast as one.",
-    "slower": "For {case} two communicators take {ratio} times as long as one.",
-    "tied": "For {case} one communicator may be as fast as two: two take {ratio} times as long.",
-    "undecided": "Not decided for {case}: two communicators take {ratio} times as long as one communicator.",
-}
-"""Sentences on two collectives at once, by the test of launches; too few undisturbed launches decide nothing."""
+def _at_once(findings: Findings) -> list[Record]:
+    known = [record for record in findings.records if record.concurrent and record.time_p50_seconds]
+    return sorted(known, key=lambda record: -(record.message_bytes or 0))
 
 
-def _second_communicator(one: Record, two: Record) -> tuple[str, str]:
-    """Return word and sentence on a case with one communicator and with two."""
-    words = {(BEST, ""): "slower", ("", BEST): "faster", (TIED, TIED): "tied"}
-    word = words.get((place(one, [one, two]), place(two, [one, two])), "undecided")
-    ratio = times_as_fast(two, one) if word == "faster" else times_as_fast(one, two)
-    collectives = f"{one.collective} and {one.concurrent}".replace("_", "-")
-    case = f"{collectives} of {volume(one.message_bytes)} by {title_of(scheme_name(one))}"
-    return word, COMMUNICATORS[word].format(case=case, ratio=bounded(*ratio))
+def _case(_: Findings, side: Side) -> str:
+    record = side.record
+    collectives = f"{record.collective} and {record.concurrent}".replace("_", "-")
+    return f"for {collectives} of {volume(record.message_bytes)} by {title_of(scheme_name(record))}"
+
+
+COMMUNICATORS: Final = View(
+    "communicators",
+    _at_once,
+    [(Record.time_p50_seconds, "fast")],
+    against=lambda side, _: side.record.communicators == 1,
+    subject=lambda _, side, __: "one communicator" if side.record.communicators == 1 else "a second communicator",
+    where=_case,
+)
 
 
 def at_once(findings: Findings) -> list[str]:
     """Return the overlap, in how many cases a second communicator is faster, then each case."""
-    pairs: dict[object, dict[int | None, Record]] = {}
-    for record in sorted(findings.records, key=lambda record: -(record.message_bytes or 0)):
-        if record.concurrent and record.time_p50_seconds:
-            key = (record.problem(), record.aggregation, record.ranks)
-            pairs.setdefault(key, {})[record.communicators] = record
-    judged = [_second_communicator(pair[1], pair[2]) for pair in pairs.values() if len(pair) > 1]
-    counts, cases = Counter(word for word, _ in judged), plural(len(judged), "configuration")
-    better, worse = counts["faster"], counts["slower"]
-    line = f"Two communicators are faster than one in {better} of {cases}, and slower in {worse}."
-    if 2 * counts["undecided"] > len(judged):
-        doubt = f"in {counts['undecided']} of {cases} {CHANCE}"
-        line = f"Not decided whether two communicators are faster than one: {doubt}."
+    verdicts = [pair.judged for some in COMMUNICATORS.judged(findings, Record.time_p50_seconds) for pair in some]
+    faster, slower = (sum(verdict.word == word for verdict in verdicts) for word in ("less", "more"))
+    undecided, cases = sum(map(bool, (v.reason for v in verdicts))), plural(len(verdicts), "configuration")
+    line = f"A second communicator is faster than one in {faster} of {cases}, and slower in {slower}."
+    if 2 * undecided > len(verdicts):
+        line = f"Not decided whether a second communicator is faster: in {undecided} of {cases} {CHANCE}."
     both = [record for record in findings.records if record.communicators == 2 and _apart(record)]
     apart = spread((record.time_p50_seconds or 0) / _apart(record) for record in both)
     overlap = f"Two collectives at once on two communicators take {apart} times as long as one after the other."
-    return [*[overlap] * bool(both), *[line] * (len(judged) > 1), *(sentence for _, sentence in judged)]
+    answer = COMMUNICATORS.answer(findings)
+    every = [answer.headline, *answer.details] if answer else []
+    return [*[overlap] * bool(both), *[line] * (len(verdicts) > 1), *every]
 
 
 def answer(findings: Findings) -> Answer | None:
@@ -226,7 +225,7 @@ def answer(findings: Findings) -> Answer | None:
     lines = at_once(findings)
     basis = [record for record in findings.records if record.concurrent]
     undecided = 0
-    for family, records in families(grouped(findings.records, "collective")):
+    for family, records in families(findings):
         if lines and family.segments and not family.decided:
             undecided += 1
         elif sentences := family.sentences():
@@ -241,13 +240,12 @@ def short(findings: Findings) -> Section:
     """Return one row per size: the lowest median, the schemes that are tied with it, and the library's time."""
     if "bus_bandwidth" in findings.answered_by:
         return Section("Collectives")
-    every = families(grouped(findings.records, "collective"))
-    notes = one_launch([record for _, rows in every for record in rows])
+    every = families(findings)
     shown = [(Column[Comparable](family.unit or "size", lambda point: point.shown), family) for family, _ in every]
     tables = [
         table((size, *FASTEST), family.points, family.title, left=2, ascending=True) for size, family in shown
     ]
-    return Section("Collectives", notes, tables=tables, per="operation")
+    return Section("Collectives", tables=tables, per="operation")
 
 
 def _of_lowest(column: Column[Record]) -> Column[Comparable]:
@@ -267,9 +265,9 @@ def _expected(point: Comparable) -> str:
 
 
 def _standing(point: Comparable) -> str:
-    others = [scheme_name(record) for record in point.best[1:]]
+    others = [scheme_name(record) for record in point.standing.best[1:]]
     undecided = "not decided" if ranked(point.peers) else "not decided: DISTURBED"
-    return several(others) if others else "none" if point.best else undecided
+    return several(others) if others else "none" if point.standing.best else undecided
 
 
 def _library(point: Comparable) -> str:

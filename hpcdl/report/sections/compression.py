@@ -3,14 +3,15 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.run.record import Key, Record
+from hpcdl.analysis.run.record import Key, Record, judge_methods
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
+from hpcdl.analysis.statistics.judging import Judged
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import CHANCE, NONE, digits, percent, rate, seconds, sentence, spread
@@ -30,7 +31,7 @@ from hpcdl.report.run.curves import (
 )
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, rows
+from hpcdl.report.run.grouping import Method, Row, changes_of_accuracy, in_points, rows
 from hpcdl.report.run.literature import COMMA, MAX_LOSS, in_words, link_title, points_in_words, title_of, where
 from hpcdl.report.run.method_names import scheme_name, several
 from hpcdl.trace.quantities import QUANTITIES
@@ -38,7 +39,8 @@ from hpcdl.trace.quantities import QUANTITIES
 WON: Final = 1.05
 """Compression wins if the step is so many times as fast."""
 LOST: Final = 0.5
-"""Percentage points by which the mean accuracy of seeds is lower if it counts; twice as many for a single seed."""
+"""Percentage points by which the mean accuracy of seeds is lower if it counts."""
+UNKNOWN: Final = Judged(NOTHING, "open", "unknown")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,10 @@ class Pair(Row):
     """A compressed row, and the fastest dense one on as many ranks; None if there is none."""
 
     dense: Row | None = None
+    judged: Judged = UNKNOWN
+    """The compressed step / the dense one."""
+    accuracy: Judged = UNKNOWN
+    """The compressed final accuracy less the dense one."""
 
     @property
     def gain(self) -> float | None:
@@ -55,21 +61,18 @@ class Pair(Row):
 
     @property
     def wins(self) -> bool:
-        """True if the step is faster by more than the intervals of both."""
-        slow = self.scale.bounds(Record.step_seconds)[1]
-        fast = self.dense.scale.bounds(Record.step_seconds)[0] if self.dense else None
-        return (self.gain or 0.0) >= WON and (slow is None or fast is None or slow < fast)
+        """True if the step is decidedly faster, by :data:`WON` or more."""
+        return (self.gain or 0.0) >= WON and self.judged.word == "less"
 
     @property
     def change(self) -> Interval:
         """Change of the accuracy against the dense one, in percentage points."""
-        return self.scale.change_from(self.dense.scale) if self.dense else NOTHING
+        return in_points(self.accuracy.size)
 
     @property
     def is_less_accurate(self) -> bool:
-        """True if the accuracy is lower by :data:`LOST`, and beyond the interval over seeds."""
-        mean, _, high = self.change
-        return mean < -LOST and high < 0 if math.isfinite(high) else mean < -2 * LOST
+        """True if the mean accuracy is decidedly lower, by more than :data:`LOST`."""
+        return self.accuracy.word == "less" and not self.change.value >= -LOST
 
     @property
     def difference(self) -> str:
@@ -93,11 +96,33 @@ class Pair(Row):
         return [*self.scale.records, *(self.dense.scale.records if self.dense else ())]
 
 
-def compared(methods: Sequence[Method]) -> list[Pair]:
-    """Return the compressed rows on several ranks, each with the fastest dense one that exchanges as often.
+def compared(findings: Findings, methods: Sequence[Method]) -> list[Pair]:
+    """Return the compressed rows of a problem on several ranks, each with the fastest dense one.
 
-    Both have the same optimizer and ranks.
+    Both have the same optimizer and ranks, and exchange as often. Those of all problems are judged together.
     """
+    return findings.once(_compared)[id(methods)]
+
+
+def _every(findings: Findings) -> list[Pair]:
+    return [pair for methods in findings.problems for pair in compared(findings, methods)]
+
+
+def _compared(findings: Findings) -> dict[int, list[Pair]]:
+    problems = {id(methods): _paired(methods) for methods in findings.problems}
+    every = [(pair, pair.dense) for pairs in problems.values() for pair in pairs if pair.dense]
+    families = [[pair.scale.records, dense.scale.records] for pair, dense in every]
+    verdicts = [judge_methods(families, one) for one in (Record.step_seconds, Record.final_accuracy)]
+    judged = {id(pair): (*one, *other) for (pair, _), one, other in zip(every, *verdicts, strict=True)}
+    return {
+        number: [
+            replace(pair, judged=of[0], accuracy=of[1]) if (of := judged.get(id(pair))) else pair for pair in pairs
+        ]
+        for number, pairs in problems.items()
+    }
+
+
+def _paired(methods: Sequence[Method]) -> list[Pair]:
     shown = [row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]
     dense = [row for row in shown if (row.scale.record.compression or "none") == "none"]
     pairs = []
@@ -151,7 +176,7 @@ COST: Final = (
 
 def cost_page(findings: Findings) -> Section:
     """Return one table per problem with compressed gradients: bytes, time and accuracy."""
-    pairs = lambda methods: sorted(compared(methods), key=lambda pair: -(pair.gain or 0.0))
+    pairs = lambda methods: sorted(compared(findings, methods), key=lambda pair: -(pair.gain or 0.0))
     return per_setting(findings, "Compression", COST, pairs, COST_NOTE, "largest quotient of steps first")
 
 
@@ -166,7 +191,7 @@ def _words(row: Row, *, scheme: bool = True) -> str:
 
 def cost_answer(findings: Findings) -> Answer | None:
     """Return whether compression pays: faster than the fastest dense step, and no less accurate beyond noise."""
-    pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.dense and pair.gain]
+    pairs = [pair for pair in _every(findings) if pair.dense and pair.gain]
     if not pairs:
         return None
     calm = [pair for pair in pairs if not any(record.disturbed for record in pair.records)]
@@ -206,11 +231,11 @@ def bytes_answer(findings: Findings) -> Answer | None:
     base = next((row for row in every if scheme_name(row.scale.record) == row.scale.record.aggregation), None)
     if base is None or not (whole := base.scale.median(Record.bytes_sent_per_rank)):
         return None
+    less = [row for row in every if (row.scale.median(Record.bytes_sent_per_rank) or whole) < whole]
     costs = [
-        (sent / whole, row, change)
-        for row in every
-        for change in [row.scale.change_from(base.scale)]
-        if (sent := row.scale.median(Record.bytes_sent_per_rank) or whole) < whole and math.isfinite(change.low)
+        ((row.scale.median(Record.bytes_sent_per_rank) or whole) / whole, row, change)
+        for row, change in zip(less, changes_of_accuracy((row.scale, base.scale) for row in less), strict=True)
+        if math.isfinite(change.low)
     ]
     costs.sort(key=lambda entry: (not _has_fewer_bits(entry[1].scale.record), entry[2].low < -MAX_LOSS, entry[0]))
     scheme = title_of(scheme_name(base.scale.record)).removeprefix("an ").removeprefix("a ")
@@ -239,7 +264,7 @@ def break_even_answer(findings: Findings) -> Answer | None:
     """Return per problem the fastest simulated network up to which the step of each compressor is faster."""
     groups = dict[Key, list[Pair]]()
     for methods in (methods for methods in findings.problems if methods[0].record.network):
-        known = [pair for pair in compared(methods) if pair.gain]
+        known = [pair for pair in compared(findings, methods) if pair.gain]
         groups.setdefault(methods[0].record.problem("network"), []).extend(known)
     lines = [_up_to(group) for group in groups.values() if len({pair.scale.record.network for pair in group}) > 1]
     return Answer(lines[0], lines[1:]) if lines else None
@@ -292,7 +317,9 @@ def fidelity_page(findings: Findings) -> Section:
     """Return one table per problem: gradients and residuals of each compressor."""
 
     def shown(methods: Sequence[Method]) -> list[Pair]:
-        known = [row for row in compared(methods) if any(column.cell(row) != NONE for column in FIDELITY[3:])]
+        known = [
+            row for row in compared(findings, methods) if any(column.cell(row) != NONE for column in FIDELITY[3:])
+        ]
         return sorted(known, key=lambda row: row.scale.median(Record.gradient_cosine) or np.inf)
 
     return per_setting(findings, "Compressed gradients", FIDELITY, shown, FIDELITY_NOTE, "lowest cosine first")
@@ -320,7 +347,7 @@ NOT_FULL: Final = "No tested share of the gradient entries reaches full accuracy
 
 def fidelity_answer(findings: Findings) -> Answer | None:
     """Return the smallest share of entries whose mean accuracy is the dense one's, and the bits of an entry."""
-    pairs = [pair for methods in findings.problems for pair in compared(methods) if pair.difference != NONE]
+    pairs = [pair for pair in _every(findings) if pair.difference != NONE]
     known = [(sent, pair) for pair in pairs if (sent := sent_of(pair)) is not None]
     if not known:
         return None
@@ -350,7 +377,8 @@ def over(cost: Cost, findings: Findings) -> list[Lines]:
     """Return the accuracy of compressed and dense methods over what they cost."""
     groups = [
         (_task(methods), findings.settings.name(methods[0].record), shown)
-        for methods in filter(compared, findings.problems)
+        for methods in findings.problems
+        if compared(findings, methods)
         for shown in [[row for row in rows(methods) if row.scale.record.ranks > 1 and not row.no_communication]]
     ]
     return over_cost(groups, cost)
@@ -361,7 +389,7 @@ def speed_over_bandwidth(findings: Findings) -> list[Lines]:
     lines: dict[str, list[Point]] = {}
     for methods in findings.problems if "break_even" in findings.answered_by else ():
         if (network := methods[0].record.network) in NETWORKS:
-            for pair in compared(methods):
+            for pair in compared(findings, methods):
                 place = Point(1 / NETWORKS[str(network)].link.beta, pair.gain or 1.0)
                 lines.setdefault(in_words(pair.name, pair.scale.record), []).append(place)
     axes = Axis("bandwidth of the links", rate, 10), Axis("speed / dense speed", digits, 10)
@@ -375,7 +403,7 @@ def over_entries(findings: Findings) -> list[Lines]:
     note = f"{ACCURACY_NOTE} Each line is one compressor with several values of its parameter."
     for methods in findings.problems:
         accuracies, bits, dense = dict[str, list[Point]](), dict[str, list[Point]](), list[Point]()
-        for pair in compared(methods):
+        for pair in compared(findings, methods):
             family, sent = re.sub(r"=[\d.e-]+", "", str(pair.scale.record.compression)), sent_of(pair)
             for point in accuracy_at(pair.scale, sent):
                 accuracies.setdefault(family, []).append(point)

@@ -8,34 +8,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import numpy as np
-
-from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record import Key, Record, group_by_key
-from hpcdl.analysis.statistics.estimates import Interval, difference_interval, ratio_interval
+from hpcdl.analysis.run.record import Record, group_by_key, is_difference
 from hpcdl.cases.keys.key import keys, plain
-from hpcdl.cases.keys.suite_tables import column_of, role_of
+from hpcdl.cases.keys.suite_tables import role_of
 from hpcdl.exit_codes import UsageError
 from hpcdl.registry import label, nearest, parts
-from hpcdl.report.formats.cells import CHANCE, FORMATS, bounded, digits, plural, volume
+from hpcdl.report.formats.cells import FORMATS, bounded, plural, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import ABSENT, Scale
+from hpcdl.report.run.grouping import ABSENT
 from hpcdl.report.run.literature import capital, link_title, slowed, title_of
 from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.views import DOUBTS, TIMES, Pair, Side, configurations, judged, value_of, without
 from hpcdl.suite import Suite, head
-from hpcdl.trace.quantities import QUANTITIES, CommonNumbers, OperationNumbers, TrainingNumbers
+from hpcdl.trace.quantities import CommonNumbers, OperationNumbers, TrainingNumbers
 from hpcdl.trace.quantity import Quantity, declared
 
-TIMES: Final[tuple[Quantity[Any], ...]] = (Record.step_seconds, Record.time_p50_seconds)
-"""Measures of which each launch has a vector: the step of a training, the time of another operation."""
 MEASURES: Final = {
     quantity.name.removesuffix("_seconds"): quantity
     for chapter in (TrainingNumbers, OperationNumbers, CommonNumbers)
@@ -66,11 +61,6 @@ class Compare:
             return text
         name = parts(text)[0]
         return name if name in self.values else ""
-
-
-def value_of(record: Record, key: str) -> str:
-    """Return the value of a key in a case, as a suite writes it."""
-    return label(record.settings[key]) if key in record.settings else str(record.stated(column_of(key)) or "none")
 
 
 def _read(table: object) -> Compare:
@@ -118,113 +108,58 @@ def stated(findings: Findings) -> Compare | None:
     return Compare(varied[0], (), "") if len(varied) == 1 and not {"answer", "compare"} & {*suite} else None
 
 
-class Side(NamedTuple):
-    """Cases with one value of the key."""
-
-    name: str
-    records: list[Record]
-    """One per seed."""
-    launches: list[Launch]
-
-
-class Pair(NamedTuple):
-    """Two sides that are equal but for the key."""
-
-    key: str
-    where: str
-    """Operation, ranks, problem and method, in words."""
-    first: Side
-    other: Side
-    measure: str
-    """Name in :data:`MEASURES`."""
-    size: Interval
-    """Quotient, or difference of accuracies."""
-    rivals: int
-    """Values of the key that were compared with the first."""
-
-    @property
-    def record(self) -> Record:
-        """Of the first side's first seed."""
-        return self.first.records[0]
-
-    @property
-    def word(self) -> str:
-        """The verdict."""
-        quantity, sides = MEASURES[self.measure], (self.first, self.other)
-        records = [record for side in sides for record in side.records]
-        exact = quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in records)
-        equal = 0.0 if is_difference(quantity) else 1.0
-        if not (exact or quantity.seeded) and any(record.disturbed for record in records):
-            return "disturbed"
-        if quantity.seeded or not exact:
-            samples = [undisturbed(side.launches) if quantity in TIMES else side.records for side in sides]
-            if min(map(len, samples)) < 2 or not math.isfinite(self.size.low):
-                return "single"
-            if self.size.low <= equal <= self.size.high:
-                return "not distinguished"
-        less = self.size.value < equal
-        if self.size.value == equal or not quantity.better:
-            return "equal" if self.size.value == equal else "less" if less else "more"
-        return "better" if less == (quantity.better == "lower") else "worse"
-
-    @property
-    def shown(self) -> str:
-        """Quotient, or difference in percentage points, with its interval."""
-        is_share = is_difference(MEASURES[self.measure])
-        value, low, high = (100 * bound if is_share else bound for bound in self.size)
-        return bounded(value, low, high, "{:+.1f}".format if is_share else digits)
-
-
-def is_difference(quantity: Quantity[Any]) -> bool:
-    """Return True if a quantity is compared by a difference in percentage points: an accuracy."""
-    return quantity.name.endswith("accuracy")
-
-
 def pairs(findings: Findings) -> list[Pair]:
     """Return the sides that are compared; those of training, and those on the most ranks, come first.
 
     Two values are compared in the suite's order; of more, the best by the measure is compared with each other one.
     """
+    return findings.once(_pairs)
+
+
+def _pairs(findings: Findings) -> list[Pair]:
     compare = stated(findings)
     if compare is None:
         return []
-    frames: dict[Key, dict[str, dict[Key, Side]]] = {}
-    """Sides by problem and ranks, by value, and by method."""
-
-    def side(record: Record) -> Side:
-        problem, *method = _without(record, compare.key).configuration(compare.key)
-        ranks, value = 0 if compare.key == "ranks" else record.ranks, compare.value(record)
-        sides = frames.setdefault((problem, ranks), {}).setdefault(value, {})
-        return sides.setdefault(tuple(method), Side(value, [], []))
-
-    for launch in findings.launches:
-        if compare.value(launch.record) and len(launch.seconds):
-            side(launch.record).launches.append(launch)
-    for record in findings.records:
-        if compare.value(record) and not record.error:
-            side(record).records.append(record)
-    found = [pair for values in frames.values() for pair in _paired(compare, values)]
-    found.sort(key=lambda pair: (not pair.record.is_training, -pair.record.ranks, pair.record.message_bytes or 0))
+    families = list[list[Side]]()
+    for sides in configurations(findings.records, compare.key, compare.value):
+        family = [sides[value] for value in compare.values if value in sides] or [*sides.values()]
+        quantity = _quantity(compare, family[0].record)
+        if len(family) > 2:
+            sign = -1 if quantity.better == "higher" else 1
+            family.sort(key=lambda side: math.inf if (middle := side.median(quantity)) is None else sign * middle)
+        if family[0].record.ranks == 1:  # the network makes no difference, nor does the aggregation
+            first, *others = family
+            is_method, is_network = role_of(compare.key) == "method", compare.key == "network"
+            apart = [
+                o for o in others if not (is_network or (is_method and first.record.method == o.record.method))
+            ]
+            family = [first, *apart]
+        families.append(family)
+    by_measure = group_by_key(
+        (_quantity(compare, family[0].record), family) for family in families if len(family) > 1
+    )
+    made = [judged(some, quantity, chosen=True) for quantity, some in by_measure.items()]
+    every = [pair for some in made for family in some for pair in family]
+    every.sort(key=lambda pair: (not pair.record.is_training, -pair.record.ranks, pair.record.message_bytes or 0))
     shown = list[Pair]()
-    for alike in group_by_key((pair.record.is_training, pair) for pair in found).values():
-        cases = [_without(pair.record, compare.key) for pair in alike]
+    for alike in group_by_key((pair.record.is_training, pair) for pair in every).values():
+        cases = [without(pair.record, compare.key) for pair in alike]
         names = [*map(Names(cases), cases)]
         methods = names if len({*names}) > 1 else [""] * len(names)  # that of all is left out
-        shown += [p._replace(where=_where(findings, p, name)) for p, name in zip(alike, methods, strict=True)]
+        places = [_where(findings, compare.key, *each) for each in zip(alike, methods, strict=True)]
+        shown += [pair._replace(where=place) for pair, place in zip(alike, places, strict=True)]
     return shown
 
 
-def _without(record: Record, key: str) -> Record:
-    """Return a case without the value of the key."""
-    column = column_of(key)
-    return record.but(**{column: None}) if column in QUANTITIES and column != "ranks" else record
+def _quantity(compare: Compare, record: Record) -> Quantity[Any]:
+    return MEASURES[compare.measure or ("step" if record.is_training else "time_p50")]
 
 
-def _where(findings: Findings, pair: Pair, method: str) -> str:
+def _where(findings: Findings, key: str, pair: Pair, method: str) -> str:
     """Return problem, method and ranks of a pair, in words; what both sides' names state is left out."""
     record = pair.record
-    slow = record.straggler if pair.key == "straggler" else None
-    stated = (pair.first.name, pair.other.name, ABSENT.get(pair.key), slow)
+    slow = record.straggler if key == "straggler" else None
+    stated = (pair.first.name, pair.other.name, ABSENT.get(key), slow)
     problem = findings.settings.name(record).split(", ") if record.is_training else []
     words = [word for word in problem if word and word not in stated]
     words += [title_of(name) for name in method.split(", ") if name and name not in stated]
@@ -232,7 +167,7 @@ def _where(findings: Findings, pair: Pair, method: str) -> str:
     size = f" of {volume(record.message_bytes)}" if record.message_bytes else ""
     operation = "step" if record.is_training else f"{record.collective or record.kind}{size}"
     article = "an" if operation.startswith(("a", "e")) else "a"
-    ranks = "" if pair.key == "ranks" else f" on {plural(record.ranks, 'rank')}"
+    ranks = "" if key == "ranks" else f" on {plural(record.ranks, 'rank')}"
     return f"for {article} {operation}{ranks}" + (f" ({named})" if named else "")
 
 
@@ -245,120 +180,72 @@ def _named(key: str, side: Side) -> str:
     return link_title(side.name) if key == "network" else title_of(side.name)
 
 
-def _compared(pair: Pair) -> str:
+def _compared(key: str, pair: Pair) -> str:
     """Return both sides, as briefly as a table has them."""
     sides = pair.first, pair.other
-    straggler = pair.key == "straggler"
-    return " / ".join((_slow(side) or "no slow rank") if straggler else side.name for side in sides)
+    return " / ".join((_slow(side) or "no slow rank") if key == "straggler" else side.name for side in sides)
 
 
 def _slow(side: Side) -> str:
-    return slowed(side.records[0].straggler or "")
+    return slowed(side.record.straggler or "")
 
 
-def _paired(compare: Compare, values: Mapping[str, Mapping[Key, Side]]) -> list[Pair]:
-    """Return the pairs of one problem on one number of ranks.
-
-    Sides have one method, but for the key; two values with one method each are compared although these differ, as
-    a strategy may need a rate of its own.
-    """
-    methods = dict.fromkeys(method for sides in values.values() for method in sides)
-    groups = [{value: sides[method] for value, sides in values.items() if method in sides} for method in methods]
-    if all(len(sides) == 1 for sides in values.values()):
-        groups = [{value: side for value, sides in values.items() for side in sides.values()}]
-    return [pair for group in groups if len(group) > 1 for pair in _against(compare, group)]
-
-
-def _against(compare: Compare, group: Mapping[str, Side]) -> list[Pair]:
-    """Return the pairs of the first value, or of several the best, with each other one."""
-    order = [value for value in compare.values if value in group] or list(group)
-    sides = [group[value] for value in order if group[value].records and group[value].launches]
-    if len(sides) < 2:
-        return []
-    measure = compare.measure or ("step" if sides[0].records[0].is_training else "time_p50")
-    quantity = MEASURES[measure]
-    if len(sides) > 2:
-        sign = -1 if quantity.better == "higher" else 1
-        middles = [sign * (Scale(side.records).median(quantity) or math.inf) for side in sides]
-        sides = [sides[place] for place in np.argsort(middles, kind="stable")]
-    first, *others = sides
-    key, record, apart = compare.key, first.records[0], others
-    if record.ranks == 1:  # the network makes no difference, nor does the aggregation
-        is_method, is_network = role_of(key) == "method", key == "network"
-        apart = [o for o in others if not (is_network or (is_method and record.method == o.records[0].method))]
-    every = [Pair(key, "", first, other, measure, _size(first, other, quantity), len(others)) for other in apart]
-    return [pair for pair in every if math.isfinite(pair.size.value)]
-
-
-def _size(first: Side, other: Side, quantity: Quantity[Any]) -> Interval:
-    """Return the quotient of two sides, or the difference of accuracies; each seed is a sample."""
-    if quantity in TIMES:
-        fair = [undisturbed(side.launches) for side in (first, other)]
-        times = [[launch.seconds for launch in side] for side in fair]
-        return ratio_interval(*times, middles=(fair[0][0].middle, fair[1][0].middle))
-    vectors = [[np.array([value]) for value in Scale(side.records).values(quantity)] for side in (first, other)]
-    return (difference_interval if is_difference(quantity) else ratio_interval)(*vectors)
-
-
-def _sentence(pair: Pair) -> str:
-    quantity = MEASURES[pair.measure]
-    first, other = (_named(pair.key, side) for side in (pair.first, pair.other))
+def _sentence(key: str, pair: Pair) -> str:
+    quantity, reason = pair.quantity(), pair.judged.reason
+    first, other = (_named(key, side) for side in (pair.first, pair.other))
     other += f", the next of {pair.rivals + 1}," if pair.rivals > 1 else ""
     noun = quantity.heading or quantity.name.removesuffix("_seconds").replace("_", " ")
-    timed = quantity in TIMES
     if is_difference(quantity):
-        size = f"changes the {noun} by {pair.shown} percentage points against {other}"
-    elif not timed:
-        size = f"{VERBS[quantity.unit]} {pair.shown} times the {noun} of {other}"
+        text = f"changes the {noun} by {pair.shown} percentage points against {other}"
+    elif quantity not in TIMES:
+        text = f"{VERBS[quantity.unit]} {pair.shown} times the {noun} of {other}"
     elif pair.word == "better":
-        value, low, high = (1 / bound if bound else math.inf for bound in pair.size)
-        size = f"is {bounded(value, high, low)} times as fast as {other}"
+        text = f"is {bounded(*pair.judged.swapped.size)} times as fast as {other}"
     else:
-        size = f"takes {pair.shown} times as long as {other}"
-    ending = f": {CHANCE if pair.word == 'not distinguished' else pair.word}"
-    if pair.word in {"single", "disturbed"}:
-        single = f"one {'launch' if timed else 'seed'} decides nothing"
-        ending = f": not decided, as {single if pair.word == 'single' else 'other load disturbed it'}"
-    elif timed and pair.word in {"better", "worse"}:  # the sentence states who is faster
-        ending = ""
-    return f"{capital(first)} {size} {pair.where}{ending}."
+        text = f"takes {pair.shown} times as long as {other}"
+    ending = DOUBTS.get(reason) or pair.word
+    told = quantity in TIMES and pair.word in {"better", "worse"}  # the sentence states who is faster
+    return f"{capital(first)} {text} {pair.where}{'' if told else f': {ending}'}."
 
 
 def answer(findings: Findings) -> Answer | None:
     """Return the verdict on the first pair, and on the first one of each further configuration."""
-    shown = {pair.where: pair for pair in reversed(pairs(findings))}
-    lines = [_sentence(pair) for pair in reversed(shown.values())]
-    basis = [record for pair in shown.values() for side in (pair.first, pair.other) for record in side.records]
-    return Answer(lines[0], lines[1:], basis) if lines else None
+    compare, shown = stated(findings), {pair.where: pair for pair in reversed(pairs(findings))}
+    if compare is None or not shown:
+        return None
+    headline, *lines = [_sentence(compare.key, pair) for pair in reversed(shown.values())]
+    return Answer(headline, lines, [record for pair in shown.values() for record in pair.records])
 
 
 def page(findings: Findings) -> Section:
     """Return a row for each pair."""
+    compare = stated(findings)
     columns: list[Column[Pair]] = [
         Column("configuration", lambda pair: pair.where),
-        Column("compared", _compared),
+        Column("compared", lambda pair: _compared(compare.key if compare else "", pair)),
         Column("medians", _medians),
         Column("quotient", lambda pair: pair.shown, importance="answer"),
-        Column("verdict", lambda pair: pair.word.replace("single", "one launch or seed"), importance="answer"),
+        Column("verdict", lambda pair: pair.word, importance="answer"),
     ]
     return one_table("Contrast", columns, pairs(findings), left=2)
 
 
 def _medians(pair: Pair) -> str:
-    values = (Scale(side.records).median(MEASURES[pair.measure]) for side in (pair.first, pair.other))
-    return " / ".join(map(FORMATS[MEASURES[pair.measure].unit], values))
+    values = (side.median(pair.quantity()) for side in (pair.first, pair.other))
+    return " / ".join(map(FORMATS[pair.quantity().unit], values))
 
 
 def charts(findings: Findings) -> list[Intervals]:
     """Return the quotients, with the line of equal sides."""
-    shown = [pair for pair in pairs(findings) if not is_difference(MEASURES[pair.measure])]
-    compared = [*map(_compared, shown)]
+    compare, shown = stated(findings), [pair for pair in pairs(findings) if not is_difference(pair.quantity())]
+    if compare is None or len(shown) < 2:
+        return []
+    compared = [_compared(compare.key, pair) for pair in shown]
     alike = len({*compared}) == 1
     labels = [("" if alike else f"{sides} ") + pair.where for sides, pair in zip(compared, shown, strict=True)]
-    sizes = [(s.value, *((s.low, s.high) if s.low < s.high else (None, None))) for s in (p.size for p in shown)]
     axis = Axis(compared[0] if alike else "first / other")
     note = "Bars are 95 % intervals; 1: both sides are equal."
-    return [Intervals("Contrast", labels, sizes, axis, 1.0, note)] if len(shown) > 1 else []
+    return [Intervals("Contrast", labels, [pair.judged.size for pair in shown], axis, 1.0, note)]
 
 
 SECTION: Final = Declaration(1, page, answer=answer, figures=(charts,))

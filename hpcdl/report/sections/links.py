@@ -19,7 +19,7 @@ from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
 from hpcdl.report.sections import nodes
-from hpcdl.report.sections.collectives import OF_EXPECTED, one_launch
+from hpcdl.report.sections.collectives import OF_EXPECTED
 from hpcdl.trace.quantities import EXCHANGES
 
 
@@ -49,7 +49,7 @@ def pairwise_page(findings: Findings) -> Section:
     groups = grouped(exchanges, "pairwise")
     tables = [table(EXCHANGE, rows, group.title, left=2) for group, rows in groups.items()]
     records = [record for rows in groups.values() for record in rows]
-    return Section("Pairwise exchange", one_launch(records), tables=tables, per="exchange")
+    return Section("Pairwise exchange", tables=tables, per="exchange")
 
 
 PAIRWISE: Final = Declaration(120, pairwise_page, compares=True)

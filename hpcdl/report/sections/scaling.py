@@ -5,11 +5,8 @@ import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import numpy as np
-
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.record import Record, judge_methods
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted, difference
 from hpcdl.analysis.statistics.estimates import rank_correlation
 from hpcdl.fabric.network import Network
 from hpcdl.nn.layers.volumes import FLOAT_BYTES
@@ -36,7 +33,6 @@ from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.run.literature import in_words, legend, network_name
 from hpcdl.report.run.near_linear import answer, verdict
 from hpcdl.report.run.published_results import number
-from hpcdl.report.sections.collectives import one_launch
 from hpcdl.report.sections.step_ratios import NOISE
 from hpcdl.trace.quantity import Quantity
 
@@ -144,7 +140,6 @@ def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[st
         "batch, because their ranks do not step together or their steps differ.": bool(free),
         base: bool(bases),
         f"Medians over up to {seeds} seeds; bounds are the lowest and the highest bound of all seeds.": seeds > 1,
-        **dict.fromkeys(one_launch(record for row in shown for record in row.scale.records), True),
         f"{NOISE}: the step takes no longer than without communication.": hidden,
         f"Exposed communication at {', '.join(map(str, doubtful))} ranks is doubtful: the case without "
         "communication was disturbed.": bool(doubtful),
@@ -258,8 +253,7 @@ def time_reached(scale: Scale) -> float | None:
 def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, str, Scale] | None:
     """Return the gain, a sentence, and the ranks that reach the target first, if ranks of a method differ.
 
-    The gain is the time on the fewest ranks / theirs, 0 if undecided: Welch's test of the logarithms of the seeds'
-    times tells other numbers of ranks of that method from it.
+    The gain is the time on the fewest ranks / theirs, 0 if undecided.
     """
     known = [
         (time, method, scale)
@@ -272,23 +266,26 @@ def _soonest(methods: Sequence[Method], settings: Settings) -> tuple[float, str,
         return None
     _, method, best = min(known, key=lambda one: one[0])
     others = [scale for scale in method.scales if scale is not best and time_reached(scale) is not None]
-    times = [np.log(scale.values(Record.seconds_to_target)) for scale in (best, *others)]
-    later = difference(times[:1] * len(others), times[1:])
-    ratio, low, high = np.exp([later.value[0], *(bound[0] for bound in later.bounds())])
-    apart = adjusted(later.p) < ALPHA
-    near = [str(scale.record.ranks) for scale, told in zip(others, apart, strict=True) if not told]
+    family = [best.records, *(scale.records for scale in others)]
+    (verdicts,) = judge_methods([family], Record.seconds_to_target, chosen=True)
+    near = [str(scale.record.ranks) for scale, one in zip(others, verdicts, strict=True) if one.word != "less"]
     base, seeds, ranks = method.scales[0], len(best.records), plural(best.record.ranks, "rank")
     name = settings.subject(best.record, in_words(method.name, method.record) if len(methods) > 1 else "")
     reaches = f"{name} reaches {100 * (best.record.target_accuracy or 0):g} % accuracy"
     tied = f"; {listed(near)} may be as fast" if near else ""
     if best is base:
         return 0.0, f"more ranks do not save time: {reaches} first on {ranks}{tied}", best
-    faster = f"{digits(ratio)} ({interval(low, high)})" if seeds > 1 else digits(ratio)
+    first = verdicts[0].swapped
+    faster = bounded(*first.size)
     if seeds == 1:
         compared = f"{reaches} {faster} times as fast on {ranks} as on {base.record.ranks}"
         return 0.0, f"one seed decides nothing: with it {compared}", best
-    if apart[0]:
-        return ratio, f"{reaches} first on {ranks}, {faster} times as fast as on {base.record.ranks}{tied}", best
+    if verdicts[0].word == "less":
+        return (
+            first.size.value,
+            f"{reaches} first on {ranks}, {faster} times as fast as on {base.record.ranks}{tied}",
+            best,
+        )
     doubt = f"not decided whether {ranks} are faster than {base.record.ranks}"
     return 0.0, f"{doubt}: {reaches} {faster} times as fast", best
 

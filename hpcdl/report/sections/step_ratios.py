@@ -1,213 +1,133 @@
 """Ratios of times: batches, split layers, overlap, sharded training, and costs of the fabric and of tracing."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
-from hpcdl.analysis.statistics.estimates import (
-    NOTHING,
-    Interval,
-    Vector,
-    launches_interval,
-    median_interval,
-    ratio_interval,
-)
+from hpcdl.analysis.run.record import ANY, Record, group_by_key
+from hpcdl.analysis.statistics import judging
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import (
-    CHANCE,
-    NONE,
-    bounded,
-    digits,
-    interval,
-    listed,
-    longer,
-    percent,
-    plural,
-    rate,
-    seconds,
-    sentence,
-    signed,
-    volume,
-)
+from hpcdl.report.formats.cells import NONE, digits, interval, longer, plural, rate, seconds, sentence, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.columns import METHOD, RANKS, median
 from hpcdl.report.run.declaration import Answer, Declaration, one_table, per_setting
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.grouping import Method, Row, Scale, rows, time_ratio
+from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.report.run.literature import in_words, network_name, title_of
 from hpcdl.report.run.method_names import Names, scheme_name
-from hpcdl.trace.quantity import Quantity
+from hpcdl.report.run.views import Side, View
 from hpcdl.training.parts.traits import Strategy
-
-LAYERS: Final = "splitting the layers"
 
 
 def _trained(findings: Findings, name: str) -> list[Record]:
     """Return the cases of training with times if the suite asks for the answer ``name``."""
     asked = name in findings.answered_by
-    return [record for record in findings.records if asked and record.is_training and record.launch_seconds]
+    return [record for record in findings.records if asked and record.is_training and record.step_seconds]
 
 
-def _network(record: Record) -> str:
-    return network_name(parts(str(record.model))[0])
+def _ends(findings: Findings) -> list[Record]:
+    """Return the smallest and the largest batch of each network on one rank."""
+    single = [record for record in _trained(findings, "batch_times") if record.ranks == 1 and record.global_batch]
+    alike = group_by_key((record.model, record) for record in single).values()
+    sizes = [[record.global_batch or 0 for record in records] for records in alike]
+    pairs = zip(alike, sizes, strict=True)
+    return [
+        record for records, known in pairs for record in records if record.global_batch in {min(known), max(known)}
+    ]
+
+
+BATCHES: Final = View(
+    "global_batch",
+    _ends,
+    [(Record.step_seconds, "long")],
+    against=lambda side, sides: int(side.name) == min(int(other.name) for other in sides),
+    subject=lambda _, side, __: f"a batch of {side.name}",
+    where=lambda _, side: f"for {network_name(parts(str(side.record.model))[0])}",
+)
 
 
 def batch_answer(findings: Findings) -> Answer | None:
     """Return how many times as long as the smallest batch the largest one takes, per network on one rank."""
-    fair = [one for one in _trained(findings, "batch_times") if one.ranks == 1 and not one.disturbed]
-    fair.sort(key=lambda record: (record.model or "", record.global_batch or 0))
-    alike = group_by_key((record.model, record) for record in fair)
-    ends = [(records[0], records[-1]) for records in alike.values() if len(records) > 1]
-    ratios = [(time_ratio([last], [first]), first, last) for first, last in ends]
-    ratios.sort(key=lambda one: -one[0].value)
-    if not ratios:
-        return None
-    (size, first, last), *others = ratios
-    largest, least = last.global_batch or 1, first.global_batch or 1
-    base = "one image" if least == 1 else f"a batch of {least}"
-    text = f"a batch of {largest} takes {bounded(*size)} times as long as {base} for {_network(first)}"
-    text += "".join(f", {digits(ratio.value)} for {_network(one)}" for ratio, one, _ in others[-1:])
-    details = [
-        f"For {_network(one)} the largest batch takes {bounded(*ratio)} times as long as the smallest."
-        for ratio, one, _ in others[:-1]
-    ]
-    basis = [record for _, *sides in ratios for record in sides]
-    return Answer(sentence(f"{text}, not {largest / least:g} times"), details, basis)
-
-
-def split_answer(findings: Findings) -> Answer | None:
-    """Return how many times as fast as split batches split layers are, per network on the most ranks."""
-    known = [record for record in _trained(findings, "splits") if record.ranks > 1]
-    pairs = list[tuple[Record, Record]]()
-    for record in (record for record in known if record.parallelism):
-        alike = [other for other in known if other.problem() == record.problem()]
-        if record.ranks == max(other.ranks for other in alike):
-            pairs += [(record, one) for one in alike if not one.parallelism and one.ranks == record.ranks]
-    fair = [(time_ratio([pair[1]], [pair[0]]), *pair) for pair in pairs if not any(r.disturbed for r in pair)]
-    fair.sort(key=lambda one: (_split(one[1]) != LAYERS, -one[0].value))
-    where, words = findings.settings.where, "times as fast as splitting the batch"
-    lines = [
-        sentence(f"{_in_one_launch(record)}{_split(record)} is {bounded(*size)} {words} {where(record)}")
-        for size, record, _ in fair
-    ]
-    if left_out := dict.fromkeys(_network(pair[0]) for pair in pairs if any(r.disturbed for r in pair)):
-        lines.append(f"Not decided for {listed(list(left_out))}: other load disturbed the measurement.")
-    return Answer(lines[0], lines[1:], [record for _, *sides in fair for record in sides]) if lines else None
-
-
-def _in_one_launch(record: Record) -> str:
-    return "in one launch " if record.launches == 1 and not record.network else ""
-
-
-def _split(record: Record) -> str:
-    kind = parts(str(record.parallelism))[0]
-    return LAYERS if kind == "model" else f"a {kind} split"
+    return BATCHES.answer(findings)
 
 
 BATCH_TIMES: Final = Declaration(
     47, lambda _: Section("Batches"), answer=batch_answer, name="batch_times", table="scaling"
 )
+
+
+def _on_most_ranks(findings: Findings) -> list[Record]:
+    """Return the cases on the most ranks of each problem, if these are several."""
+    known = [record for record in _trained(findings, "splits") if record.ranks > 1]
+    most = {record.problem(): record.ranks for record in sorted(known, key=lambda record: record.ranks)}
+    return [record for record in known if record.ranks == most[record.problem()]]
+
+
+def _split(_: Findings, side: Side, __: Sequence[Side]) -> str:
+    kind = parts(side.name)[0]
+    return {"none": "splitting the batch", "model": "splitting the layers"}.get(kind, f"a {kind} split")
+
+
+SPLIT: Final = View(
+    "mesh",
+    _on_most_ranks,
+    [(Record.step_seconds, "fast")],
+    against=lambda side, _: side.name == "none",
+    subject=_split,
+    where=lambda findings, side: findings.settings.where(side.record),
+)
+
+
+def split_answer(findings: Findings) -> Answer | None:
+    """Return how many times as fast as split batches split layers are, per network on the most ranks."""
+    return SPLIT.answer(findings)
+
+
 SPLITS: Final = Declaration(48, lambda _: Section("Splits"), answer=split_answer, name="splits", table="scaling")
 
-STRATEGIES: Final = ("synchronous", "layerwise")
-"""Strategies that send the same sums; they differ in when."""
-ONE_SUM: Final = ("synchronous", {"bucket_bytes": "0"})
-"""Name and settings of the one that sends all gradients after backward."""
-BUCKETS: Final = {"synchronous": "sums in buckets"}
-"""Name of the one with the usual buckets."""
 NOISE: Final = "~0"
 """Exposed communication that does not differ from 0."""
-Timed = tuple[str, Scale, Interval, Interval]
-"""A strategy in words, the share that it saves of the first one's step, and the share that overlaps."""
 
 
-def _by_scheme(methods: Sequence[Method]) -> list[list[Timed]]:
-    """Return the strategies of each scheme and number of ranks, if there are several; the suite's first first."""
-    groups: dict[Key, list[Scale]] = {}
-    for row in rows(methods):
-        record = row.scale.record
-        if record.strategy in STRATEGIES and record.ranks > 1 and not row.no_communication and row.step_seconds:
-            key = (record.ranks, record.but(training="").configuration("training"))
-            groups.setdefault(key, []).append(row.scale)
-    return [_timed(scales) for scales in groups.values() if len(scales) > 1]
+def _sums(findings: Findings) -> list[Record]:
+    """Return the trainings whose strategies send the same sums, and differ in when."""
+    known = [record for record in findings.records if record.strategy in {"synchronous", "layerwise"}]
+    return [record for record in known if record.ranks > 1 and record.step_seconds and not record.independent]
 
 
-def _timed(scales: Sequence[Scale]) -> list[Timed]:
-    names = Names(record for scale in scales for record in scale.records)
-    whole = next((scale for scale in scales if parts(str(scale.record.training)) == ONE_SUM), None)
-    return [
-        (
-            BUCKETS.get(str(scale.record.training)) or in_words(names(scale.record), scale.record),
-            scale,
-            _less(scale, scales[0], Record.step_seconds),
-            _less(scale, whole, Record.exposed_communication_seconds),
-        )
-        for scale in scales
-    ]
+def _sum(_: Findings, side: Side, sides: Sequence[Side]) -> str:
+    """Return a strategy in words; "synchronous" has the usual buckets."""
+    names = Names(record for each in sides for record in each.records)
+    return "sums in buckets" if side.name == "synchronous" else in_words(names(side.record), side.record)
 
 
-def _less(scale: Scale, base: Scale | None, quantity: Quantity[Any]) -> Interval:
-    """Return 1 less the ratio of a time to the base's, within the bounds of both; NaN if unknown."""
-    if base is None or scale is base:
-        return NOTHING
-    (value, low, high), (whole, least, most) = (
-        (math.nan if number is None else number for number in (side.median(quantity), *side.bounds(quantity)))
-        for side in (scale, base)
-    )
-    if not whole > 0:
-        return NOTHING
-    return Interval(1 - value / whole, 1 - high / (least or math.nan), 1 - low / (most or math.nan))
+def _with_scheme(findings: Findings, side: Side) -> str:
+    return findings.settings.where(side.record, title_of(scheme_name(side.record)).removeprefix("a "))
+
+
+HIDING: Final = View(
+    "training",
+    _sums,
+    [(Record.exposed_communication_seconds, "overlaps")],
+    against=lambda side, _: parts(side.name) == ("synchronous", {"bucket_bytes": "0"}),
+    subject=_sum,
+    where=_with_scheme,
+)
+SAVING: Final = replace(
+    HIDING, tell=[(Record.step_seconds, "saves")], against=lambda side, sides: side is sides[0]
+)
 
 
 def overlap_answer(findings: Findings) -> Answer | None:
-    """Return what each strategy saves of the first one's step, and the share that it overlaps, if known."""
-    groups = [group for methods in findings.problems for group in _by_scheme(methods)]
-    lines = list[str]()
-    for about in (_overlapped, _saved):
-        for group in groups:
-            record = group[0][1].record
-            where = findings.settings.where(record, title_of(scheme_name(record)).removeprefix("a "))
-            lines += [sentence(f"{text} {where}") for text in about(group)]
-    basis = [record for group in groups for _, scale, *_ in group for record in scale.records]
-    return Answer(lines[0], lines[1:], basis) if lines else None
-
-
-def _overlapped(group: Sequence[Timed]) -> list[str]:
-    shares = _shares("overlaps", [(name, share) for name, _, _, share in group if math.isfinite(share.value)])
-    return [f"{shares} of the communication with computing"] if shares else []
-
-
-def _saved(group: Sequence[Timed]) -> list[str]:
-    """Return what strategies save of the first one's step or add to it, and which of them noise hides."""
-    first = group[0][0]
-    known = [(name, share) for name, _, share, _ in group[1:] if math.isfinite(share.value)]
-    hidden = [(name, share) for name, share in known if share.low <= 0 <= share.high]
-    told = [one for one in known if one not in hidden]
-    saves = _shares("saves", [one for one in told if one[1].value > 0])
-    lines = [f"{saves} of a step with {first}"] * bool(saves)
-    for name, share in ((name, share) for name, share in told if share.value <= 0):
-        time = longer(*(1 - bound for bound in (share.value, share.high, share.low)))
-        lines.append(f"a step with {name} takes {time} {'as' if time.startswith('as') else 'than'} with {first}")
-    if any(scale.disturbed for _, scale, *_ in group):
-        lines = [f"not decided, as other load disturbed the measurement: {line}" for line in lines]
-    if unknown := listed([name for name, _ in hidden]):
-        lines.append(f"not decided whether time is saved by {unknown} against {first}: {CHANCE}")
-    return lines
-
-
-def _shares(verb: str, shares: Sequence[tuple[str, Interval]]) -> str:
-    """Return the share of each strategy, the largest first, with its interval; empty if there are none."""
-    if not shares:
-        return ""
-    (name, size), *others = sorted(shares, key=lambda one: -one[1].value)
-    rest = (f"{name} {percent(max(0.0, share.value))}" for name, share in others)
-    return listed([f"{name} {verb} {bounded(*size, percent)}", *rest])
+    """Return the share of the communication that each strategy overlaps, and what it saves of the first one."""
+    known = [answer for view in (HIDING, SAVING) if (answer := view.answer(findings))]
+    first, *lines = [line for answer in known for line in (answer.headline, *answer.details)] or [""]
+    return Answer(first, lines, known[-1].basis) if first else None
 
 
 OVERLAP: Final = Declaration(
@@ -258,40 +178,42 @@ COLUMNS: Final = (
 )
 
 
+def _sharded(findings: Findings) -> list[Record]:
+    """Return the cases of sharded and of synchronous training, on the most ranks of each problem."""
+    most = [
+        row
+        for methods in findings.problems
+        for row in _sharding(methods)
+        if row.scale.record.ranks == methods[0].scales[-1].record.ranks
+    ]
+    known = [row for row in most if _shards(row) or row.scale.record.strategy == "synchronous"]
+    return [record for row in known for record in row.scale.records]
+
+
+def _place(findings: Findings, side: Side) -> str:
+    """Return where a method ran, with its scheme if sharded methods have several."""
+    schemes = {scheme_name(record) for record in _sharded(findings) if record.strategy != "synchronous"}
+    scheme = title_of(scheme_name(side.record)).removeprefix("a ") if len(schemes) > 1 else ""
+    return findings.settings.where(side.record, scheme)
+
+
+SHARDED: Final = View(
+    "training",
+    _sharded,
+    [
+        (Record.bytes_sent_per_rank, "sends"),
+        (Record.memory_bytes_per_rank, "needs"),
+        (Record.step_seconds, "time"),
+    ],
+    against=lambda side, _: side.record.strategy == "synchronous",
+    subject=lambda _, side, __: title_of(side.record.strategy, side.record.system or ""),
+    where=_place,
+)
+
+
 def sharding_answer(findings: Findings) -> Answer | None:
-    """Return bytes, memory and step of undisturbed sharded methods / synchronous training, on most ranks."""
-    lines, basis = list[str](), list[Record]()
-    for methods in findings.problems:
-        ranks = methods[0].scales[-1].record.ranks
-        most = [row for row in _sharding(methods) if row.scale.record.ranks == ranks and not row.scale.disturbed]
-        sharded = [row for row in most if _shards(row)]
-        schemes = {scheme_name(row.scale.record) for row in sharded}
-        base = next((row.scale for row in most if row.scale.record.strategy == "synchronous"), None)
-        if base is None:
-            continue
-        for row in sharded:
-            record = row.scale.record
-            scheme = title_of(scheme_name(record)).removeprefix("a ") if len(schemes) > 1 else ""
-            text = f"{record.system or in_words(row.name, record)} {_against(row.scale, base)}"
-            where = findings.settings.where(record, scheme)
-            lines.append(f"Compared with synchronous training {text} {where}.")
-        basis += [record for scale in (base, *(row.scale for row in sharded)) for record in scale.records]
-    return Answer(lines[0], lines[1:], basis) if lines else None
-
-
-def _against(scale: Scale, base: Scale) -> str:
-    """Return bytes, memory and step relative to those of ``base``, in words."""
-    sent, memory = (
-        (scale.median(quantity) or 0.0) / (base.median(quantity) or math.inf)
-        for quantity in (Record.bytes_sent_per_rank, Record.memory_bytes_per_rank)
-    )
-    sends = "sends as many bytes" if round(sent, 2) == 1 else f"sends {digits(sent)} times the bytes"
-    words = [sends] * bool(sent) + [f"needs {100 * memory:.0f} % of the memory"] * bool(memory)
-    ratio = time_ratio(scale.records, base.records)
-    time = longer(*ratio)
-    if ratio.low <= 1 <= ratio.high and ratio.low < ratio.high:
-        time = f"as long ({signed(ratio.low)} to {signed(ratio.high)}: {CHANCE})"
-    return listed([*words, f"takes {time}"])
+    """Return bytes, memory and step of sharded methods / synchronous training, on most ranks."""
+    return SHARDED.whole_answer(findings)
 
 
 SHARDING: Final = Declaration(
@@ -301,51 +223,59 @@ SHARDING: Final = Declaration(
     name="sharding",
 )
 
-Sides = tuple[list[Vector], list[Vector]]
-"""Times of the launches of a program without, and with the fabric or tracing."""
-
 
 class Cost(NamedTuple):
-    """One program measured_costs both ways; seconds of a step, or of one operation, each of the slowest rank."""
+    """One program both ways; seconds of a step, or of one operation, each of the slowest rank."""
 
     of: str
     record: Record
-    without: Interval
-    having: Interval
-    ratio: Interval
+    without: float
+    having: float
+    judged: judging.Judged
     """``having`` / ``without``."""
 
     @property
     def is_noise(self) -> bool:
-        """True if the ratio is not above 1, or its interval holds 1."""
-        return self.ratio.value <= 1 or self.ratio.low <= 1
+        """True if the program is not decidedly slower."""
+        return self.judged.word != "more"
 
 
 def measured_costs(findings: Findings) -> list[Cost]:
     """Return exchanges through the fabric against mpi4py's own, by size, then trainings that traced even steps.
 
     Tracing costs less than the drift of a machine from one case to the next, so the even steps of a launch are
-    compared with its odd ones; the intervals are over launches. Seeds are launches.
+    compared with its odd ones. Seeds are launches.
     """
-    groups: dict[object, tuple[str, Record, Sides]] = {}
+    return findings.once(_measured_costs)
+
+
+_Times = dict[Hashable, float]
+"""Median time by launch and seed."""
+
+
+def _measured_costs(findings: Findings) -> list[Cost]:
+    groups: dict[tuple[object, ...], tuple[str, Record, tuple[_Times, _Times]]] = {}
     for launch in findings.launches:
-        record = launch.record
+        record, unit = launch.record, (launch.record.launch, launch.record.seed)
         if record.kind == "pairwise" and record.aggregation in {"raw", "fabric"} and len(launch.seconds):
-            *_, sides = groups.setdefault((record.problem(), record.ranks), ("fabric", record, ([], [])))
-            sides[record.aggregation == "fabric"].append(launch.seconds)
+            *_, sides = groups.setdefault((record.problem(), record.ranks), ("fabric", record, ({}, {})))
+            sides[record.aggregation == "fabric"][unit] = float(np.median(launch.seconds))
         if record.settings.get("trace") == "alternating" and len(launch.seconds) > 1:
             key = (record.problem(), record.method, record.ranks)
-            *_, sides = groups.setdefault(key, ("tracing", record, ([], [])))
+            *_, sides = groups.setdefault(key, ("tracing", record, ({}, {})))
             for offset in (0, 1):
-                sides[(record.warmup_steps + offset) % 2 == 0].append(launch.seconds[offset::2])
-    exchanges, traced = list[Cost](), list[Cost]()
-    for of, record, sides in (group for group in groups.values() if all(group[-1])):
-        medians, is_traced = [np.array([np.median(launch) for launch in side]) for side in sides], of == "tracing"
-        ratio = median_interval(medians[1] / medians[0]) if is_traced else ratio_interval(*reversed(sides))
-        without, having = map(launches_interval, sides)
-        (traced if is_traced else exchanges).append(Cost(of, record, without, having, ratio))
-    exchanges.sort(key=lambda cost: cost.record.message_bytes or 0)
-    return [*exchanges, *sorted(traced, key=lambda cost: cost.ratio.value)]
+                sides[(record.warmup_steps + offset) % 2 == 0][unit] = float(np.median(launch.seconds[offset::2]))
+    both = [
+        (of, record, [judging.Side(times) for times in sides])
+        for of, record, sides in groups.values()
+        if all(sides)
+    ]
+    verdicts = judging.judge([(having, without) for _, _, (without, having) in both])
+    costs = [
+        Cost(of, record, without.middle, having.middle, verdict)
+        for (of, record, (without, having)), (verdict,) in zip(both, verdicts, strict=True)
+    ]
+    return sorted(costs, key=lambda cost: (cost.of, cost.record.message_bytes or 0, cost.judged.size.value))
 
 
 COST_NOTE: Final = (
@@ -366,18 +296,18 @@ def _name(record: Record) -> str:
 
 
 def _difference(cost: Cost) -> str:
-    return "within noise" if cost.is_noise else seconds(cost.having.value - cost.without.value)
+    return "within noise" if cost.is_noise else seconds(cost.having - cost.without)
 
 
 COST_COLUMNS: Final = (
     Column[Cost]("of", lambda cost: cost.of),
     Column[Cost]("case", lambda cost: _name(cost.record)),
     Column[Cost]("ranks", lambda cost: str(cost.record.ranks)),
-    Column[Cost]("without", lambda cost: seconds(cost.without.value)),
-    Column[Cost]("with", lambda cost: seconds(cost.having.value)),
+    Column[Cost]("without", lambda cost: seconds(cost.without)),
+    Column[Cost]("with", lambda cost: seconds(cost.having)),
     Column[Cost]("difference", _difference),
-    Column[Cost]("with / without", lambda cost: digits(cost.ratio.value), importance="answer"),
-    Column[Cost]("95 %", lambda cost: interval(*cost.ratio[1:]), importance="answer"),
+    Column[Cost]("with / without", lambda cost: digits(cost.judged.size.value), importance="answer"),
+    Column[Cost]("95 %", lambda cost: interval(*cost.judged.size[1:]), importance="answer"),
 )
 
 
@@ -394,15 +324,14 @@ def costs_answer(findings: Findings) -> Answer | None:
     exchanges, traced = ([cost for cost in costs if cost.of == of] for of in ("fabric", "tracing"))
     told, details = [], list[str]()
     if exchanges:
-        worst = max(exchanges, key=lambda cost: cost.ratio.value)
+        worst = max(exchanges, key=lambda cost: cost.judged.size.value)
         most = "at most " if len(exchanges) > 1 else ""
-        size = "no measurably longer time" if worst.is_noise else f"{most}{longer(*worst.ratio)}"
+        size = "no measurably longer time" if worst.is_noise else f"{most}{longer(*worst.judged.size)}"
         told.append(f"an exchange through hpcdl takes {size} than with mpi4py alone")
     if traced:
-        worst = max(traced, key=lambda cost: cost.ratio.value)
-        bound = max(cost.ratio.high for cost in traced)
-        most = f"at most {percent(bound - 1)} longer" if math.isfinite(bound) else "no measurably longer time"
-        told.append(f"tracing makes a step take {most if worst.is_noise else longer(*worst.ratio)}")
+        worst = max(traced, key=lambda cost: cost.judged.size.value)
+        size = "no measurably longer time" if worst.is_noise else longer(*worst.judged.size)
+        told.append(f"tracing makes a step take {size}")
     if not told:
         return None
     if simulated := [record for record in findings.records if record.simulation_seconds]:
@@ -417,7 +346,7 @@ def cost_charts(findings: Findings) -> list[Intervals]:
     """Return the ratio of each program with and without the fabric or tracing."""
     costs = measured_costs(findings)
     labels = [f"{cost.of}: {_name(cost.record)}, {plural(cost.record.ranks, 'rank')}" for cost in costs]
-    ratios = [cost.ratio for cost in costs]
+    ratios = [cost.judged.size for cost in costs]
     note = "Bars are 95 % intervals; 1: no cost."
     chart = Intervals("Time with / without the fabric, tracing", labels, ratios, Axis("with / without"), 1.0, note)
     return [chart] if costs else []

@@ -1,89 +1,67 @@
 """Waiting and transfer: time of ranks in communication, late ranks, and stragglers."""
 
-import math
 import re
-from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
 from hpcdl.analysis.network.nodes import slow_hosts
 from hpcdl.analysis.network.waiting import Waiting
-from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.record import Key, Record, group_by_key
-from hpcdl.analysis.statistics.estimates import Interval, Vector, ratio_interval
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, listed, percent, plural, seconds, sentence
+from hpcdl.analysis.run.launches import Launch
+from hpcdl.analysis.run.record import Record, group_by_key
+from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, sentence, whole
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import in_words
 from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.views import Pair, Side, View
 from hpcdl.report.sections.nodes import counted
 
-WHOLE: Final = 0.995
-"""Least share of a throughput that is all of it."""
+
+def _trained(findings: Findings) -> list[Record]:
+    return [record for record in findings.records if record.is_training and record.images_per_second]
 
 
-class Slowed(NamedTuple):
-    """One method at one scale with one kind of straggler; seeds are launches."""
-
-    record: Record
-    without: float
-    """Images per second, all measured images / their time; the median over seeds."""
-    having: float
-    ratio: Interval
-    """``having`` / ``without``; without bounds if a side has one launch."""
-    late: int | None
-    disturbed: bool
-    """True if all launches with or all without the straggler were disturbed."""
+def _place(findings: Findings, side: Side) -> str:
+    record = side.record
+    return findings.settings.where(record).replace(f"{record.straggler}, ", "")
 
 
-def slowed(launches: Iterable[Launch]) -> list[Slowed]:
-    """Return all cases that differ in their straggler only, those that keep most of their throughput first."""
-    groups: dict[Key, dict[str | None, list[Launch]]] = {}
-    for launch in launches:
-        record = launch.record
-        if len(launch.seconds) and record.is_training:
-            sides = groups.setdefault((record.configuration("straggler"), record.ranks), {})
-            sides.setdefault(record.straggler, []).append(launch)
-    pairs = [
-        _compared(sides[None], sides[straggler])
-        for sides in groups.values()
-        for straggler in sides
-        if straggler is not None and None in sides
-    ]
-    return sorted(pairs, key=lambda pair: -pair.ratio.value)
+def _when(side: Side) -> str:
+    straggler = str(side.record.straggler)
+    slower = re.fullmatch(r"rank \d+ (\S+)x slower", straggler)
+    return f"with one rank {slower[1]} times slower" if slower else f"where {straggler},"
 
 
-def _compared(without: Sequence[Launch], having: Sequence[Launch]) -> Slowed:
-    fair = undisturbed(without), undisturbed(having)
-    # a simulation without random times counts as equal in every launch of the other side
-    sides = [side * len(other) if side[0].record.is_exact else side for side, other in (fair, fair[::-1])]
-    before, after = (median(launch.images_per_second for launch in side) for side in sides)
-    times = [[launch.seconds_per_image for launch in side] for side in sides]
-    ratio = ratio_interval(*times, middles=("mean", "mean"))
-    if min(map(len, sides)) == 1:  # steps of one launch do not tell how launches vary
-        ratio = Interval(ratio.value, math.nan, math.nan)
-    late, *others = {launch.late_rank for launch in sides[1]}
-    disturbed = any(side[0].disturbed for side in sides)
-    return Slowed(having[0].record, before, after, ratio, None if others else late, disturbed)
+def _names(findings: Findings) -> Names:
+    return Names(record for record in _trained(findings) if record.straggler is not None)
+
+
+def _slowed(findings: Findings) -> list[Pair]:
+    """Return all methods with and without a straggler, those that keep most of their throughput first."""
+    pairs = [pair for some in STRAGGLER.judged(findings, Record.images_per_second) for pair in some]
+    return sorted(pairs, key=lambda pair: -pair.judged.size.value)
 
 
 def stragglers_page(findings: Findings) -> Section:
     """Return one row per method, scale and straggler."""
-    pairs = slowed(findings.launches)
-    names = Names(pair.record for pair in pairs)
-    columns: list[Column[Slowed]] = [
+    pairs = findings.once(_slowed)
+    names = findings.once(_names)
+    columns: list[Column[Pair]] = [
         Column("method", lambda pair: names(pair.record)),
         Column("straggler", lambda pair: str(pair.record.straggler)),
         Column("ranks", lambda pair: str(pair.record.ranks)),
-        Column("images/s without", lambda pair: digits(pair.without)),
-        Column("with", lambda pair: digits(pair.having)),
+        Column("images/s without", lambda pair: digits(pair.other.median(Record.images_per_second))),
+        Column("with", lambda pair: digits(pair.first.median(Record.images_per_second))),
         Column(
-            "with / without", lambda p: digits(p.ratio.value) + " DISTURBED" * p.disturbed, importance="answer"
+            "with / without",
+            lambda p: digits(p.judged.size.value) + " DISTURBED" * (p.judged.reason == "disturbed"),
+            importance="answer",
         ),
-        Column("95 %", lambda pair: interval(*pair.ratio[1:]), importance="answer"),
-        Column("late rank", lambda pair: NONE if pair.late is None else str(pair.late)),
+        Column("95 %", lambda pair: interval(*pair.judged.size[1:]), importance="answer"),
+        Column("late rank", lambda pair: whole(pair.record.late_rank)),
     ]
     note = (
         "With / without: throughput with the straggler / without it. Throughput: all measured images / their time."
@@ -91,53 +69,31 @@ def stragglers_page(findings: Findings) -> Section:
     return one_table("Stragglers", columns, pairs, note, left=2, order="most throughput kept first")
 
 
-def stragglers_answer(findings: Findings) -> Answer | None:
-    """Return, per straggler and number of ranks, the shares of their throughput that methods keep.
-
-    The headline has the methods that keep most and least of it; disturbed ones are left out.
-    """
-    pairs = slowed(findings.launches)
-    names, lines = Names(pair.record for pair in pairs), list[str]()
-    groups = group_by_key(((str(pair.record.straggler), pair.record.ranks), pair) for pair in pairs)
-    for (straggler, _), alike in groups.items():
-        where = findings.settings.where(alike[0].record).replace(f"{straggler}, ", "")
-        slower = re.fullmatch(r"rank \d+ (\S+)x slower", straggler)
-        when = f"with one rank {slower[1]} times slower" if slower else f"where {straggler},"
-        called = [(in_words(names(pair.record), pair.record), pair) for pair in alike]
-        fair, texts = [(name, _kept(pair)) for name, pair in called if not pair.disturbed], list[str]()
-        if fair:
-            (first, most), *others = fair
-            last = "".join(f", {name} {share}" for name, share in others[-1:])
-            texts.append(f"{when} {first} keeps {most} of its throughput{last}")
-        if between := [f"{name} keeps {share}" for name, share in fair[1:-1]]:
-            texts.append(listed(between))
-        if disturbed := [name for name, pair in called if pair.disturbed]:
-            texts.append(f"not decided for {listed(disturbed)}: other load disturbed the measurement")
-        lines += [sentence(f"{text} {where}") for text in texts]
-    basis = [record for record in findings.records if record.straggler is not None and not record.disturbed]
-    return Answer(lines[0], lines[1:], basis) if lines else None
-
-
-def _kept(pair: Slowed) -> str:
-    """Return the share of its throughput that a method keeps, with its interval."""
-    ends = interval(*pair.ratio[1:], _percent)
-    bounds = "" if ends == NONE else f" ({ends})"
-    return ("all" if pair.ratio.value >= WHOLE else _percent(pair.ratio.value)) + bounds
-
-
-def _percent(share: Number) -> str:
-    return f"{100 * (share or 0):.0f} %"
+STRAGGLER: Final = View(
+    "straggler",
+    _trained,
+    [(Record.images_per_second, "keeps")],
+    against=lambda side, _: side.record.straggler is None,
+    subject=lambda findings, side, _: in_words(findings.once(_names)(side.record), side.record),
+    where=_place,
+    when=_when,
+)
 
 
 def stragglers_charts(findings: Findings) -> list[Intervals]:
     """Return the share of its throughput that each method keeps."""
-    pairs = slowed(findings.launches)
-    names = Names(pair.record for pair in pairs)
+    pairs = findings.once(_slowed)
+    names = findings.once(_names)
     labels = [", ".join((names(pair.record), plural(pair.record.ranks, "rank"))) for pair in pairs]
     axis = Axis("with / without the straggler")
     note = "Throughput with / without the straggler; bars are 95 % intervals. 1: none is lost."
-    shares = [pair.ratio for pair in pairs]
+    shares = [pair.judged.size for pair in pairs]
     return [Intervals("Throughput kept with a straggler", labels, shares, axis, 1.0, note)] if pairs else []
+
+
+def stragglers_answer(findings: Findings) -> Answer | None:
+    """Return, per straggler and number of ranks, the shares of their throughput that methods keep."""
+    return STRAGGLER.answer(findings)
 
 
 STRAGGLERS: Final = Declaration(40, stragglers_page, answer=stragglers_answer, figures=(stragglers_charts,))

@@ -1,0 +1,251 @@
+"""One rule for two sides: is the first less than the other, more, equal, or is it not decided?
+
+A side has one number for each launch (or job), or for each seed; repetitions of one launch are no units. Units
+that two sides share are paired if the pairs have two degrees of freedom, seeds always; other sides are compared by
+Welch's test (Biometrika 34, 1947). Quotients are compared by logarithms. Few launches hardly know how they vary:
+the variance of pairs is drawn towards that of all sides of the family, which counts as up to four degrees of
+freedom, and is never below their own. So two sides alone are paired from three launches on.
+
+Several comparisons are judged together. The interval of each has the level 1 - 0.05 R / m, with R of m decided
+(false coverage rate: Benjamini & Yekutieli, JASA 100, 2005), and a comparison is decided if its interval excludes
+the limit: of equal sides at most 5 % of such judgements have a decided one. Where the first of a family was chosen
+as the best of k, all its k (k - 1) / 2 pairs count as compared.
+"""
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Final, Literal
+
+import numpy as np
+
+from hpcdl.analysis.statistics.differences import Difference, Vector, adjusted, difference
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp
+
+LEVEL: Final = 0.95
+"""Confidence of an interval."""
+MIN_FREEDOM: Final = {"launch": 2, "seed": 1}
+"""Degrees of freedom of pairs, at least."""
+PRIOR: Final = 4.0
+"""Degrees of freedom of the family's variance, at most."""
+SAME: Final = 0.01
+"""Relative difference of simulated times that counts as none: no model of a network is better."""
+CHANCE_OF_VOTES: Final = 1 / 32
+"""Probability with which seeds vote by chance, at most: 5 of 5, 9 of 10 or 10 of 12."""
+
+Unit = Literal["launch", "seed"]
+Word = Literal["less", "more", "equal", "open"]
+Reason = Literal["", "chance", "disturbed", "one launch", "one seed", "unknown"]
+CHANCE: Final[Reason] = "chance"
+ONE: Final[Mapping[Unit, Reason]] = {"launch": "one launch", "seed": "one seed"}
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is known of one side."""
+
+    values: Mapping[Hashable, float]
+    """By launch or seed; infinite: a seed has diverged."""
+    unit: Unit = "launch"
+    exact: bool = False
+    """True if nothing about the number is random; the first value counts."""
+    disturbed: bool = False
+    """True if other load disturbed all launches."""
+
+    @property
+    def middle(self) -> float:
+        """Median over units; NaN without any."""
+        return float(np.median([*self.values.values()])) if self.values else math.nan
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The first side against another one."""
+
+    size: Interval
+    """Quotient of the first / the other, or difference; bounds are NaN if the units do not tell any."""
+    word: Word
+    """The first is less or more, both are equal by definition or model, or nothing is decided."""
+    reason: Reason = ""
+    """Why it is open."""
+    alone: Interval = NOTHING
+    """With the 95 % interval of this comparison alone."""
+    p: float = math.nan
+    """Two-sided, adjusted for the number of comparisons (Benjamini & Hochberg)."""
+    votes: str = ""
+    """``5 of 5``: seeds on the side of the verdict, if one has diverged."""
+
+    @property
+    def swapped(self) -> "Judged":
+        """The other side against the first, of a quotient."""
+        opposite: dict[Word, Word] = {"less": "more", "more": "less"}
+        value, low, high = (1 / bound if bound else math.inf for bound in self.size)
+        word = opposite.get(self.word, self.word)
+        return Judged(Interval(value, high, low), word, self.reason, p=self.p, votes=self.votes)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two sides with the error of their difference, of logarithms for a quotient."""
+
+    value: float
+    """Quotient of medians, or the mean difference of pairs, else the difference of medians."""
+    quotient: bool
+    test: Difference
+    """Of one comparison."""
+    votes: tuple[int, int, int] = (0, 0, 0)
+    """Shared seeds with a smaller, with a larger first value, and all, if one has diverged."""
+
+    def interval(self, level: float = LEVEL) -> Interval:
+        """Return the interval, which contains the value: medians may be beyond that of means."""
+        low, high = (float(bound[0]) for bound in self.test.bounds(level))
+        if self.quotient:
+            low, high = bounded_exp(low), bounded_exp(high)
+        return Interval(self.value, min(low, self.value), max(high, self.value))
+
+    def p(self, limit: float) -> float:
+        """Return the two-sided p-value of a limit."""
+        at = math.log(limit) if self.quotient else limit
+        return float(self.test._replace(value=self.test.value - at).p[0])
+
+
+Spread = tuple[float, float]
+"""Variance of a value of a family, and the degrees of freedom that it counts as."""
+UNKNOWN: Final = Difference(np.array([math.nan]), np.array([math.nan]), np.array([math.nan]))
+
+
+def compare(
+    first: Side, other: Side, spread: Spread = (math.nan, 0.0), *, quotient: bool = True, limit: float = math.nan
+) -> Comparison:
+    """Compare two sides; ``limit``: on one side of which seeds vote if one has diverged."""
+    sides = [_broadcast(first, other), _broadcast(other, first)]
+    shared = [key for key in sides[0] if key in sides[1]]
+    paired = len(shared) > 1 and len(shared) - 1 + spread[1] >= MIN_FREEDOM[first.unit]
+    if any(math.isinf(value) for side in sides for value in side.values()):
+        sizes = np.array([_size(sides[0][key], sides[1][key], quotient=quotient) for key in shared] or [math.nan])
+        votes = int((sizes < limit).sum()), int((sizes > limit).sum()), len(shared)
+        return Comparison(float(np.median(sizes)), quotient, UNKNOWN, votes)
+    values = [np.array([*side.values()]) for side in sides]
+    if not all(map(len, values)) or (quotient and any((side <= 0).any() for side in values)):
+        return Comparison(math.nan, quotient, UNKNOWN)
+    medians = [float(np.median(side)) for side in values]
+    value = medians[0] / medians[1] if quotient else medians[0] - medians[1]
+    if paired:
+        pairs = np.array([[side[key] for key in shared] for side in sides])
+        changes = np.subtract(*(np.log(pairs) if quotient else pairs))
+        test = _shrunk(changes, spread)
+        if first.unit == "seed":
+            value = bounded_exp(float(test.value[0])) if quotient else float(test.value[0])
+    elif min(map(len, values)) > 1:
+        logs = [np.log(side) for side in values] if quotient else values
+        test = difference(logs[1:], logs[:1])
+    else:
+        test = UNKNOWN
+    return Comparison(value, quotient, test)
+
+
+def _broadcast(side: Side, other: Side) -> Mapping[Hashable, float]:
+    """Return the values of a side; an exact one has its value in every unit of the other."""
+    return dict.fromkeys(other.values, side.middle) if side.exact and not other.exact else side.values
+
+
+def _size(first: float, other: float, *, quotient: bool) -> float:
+    if first == other:  # two infinite values are equal
+        return 1.0 if quotient else 0.0
+    return (first / other if other else math.inf) if quotient else first - other
+
+
+def _shrunk(changes: Vector, spread: Spread) -> Difference:
+    """Return the mean of paired changes with its error."""
+    variance, freedom = float(changes.var(ddof=1)), len(changes) - 1.0
+    of_all, weight = spread
+    if weight > 0:
+        variance = max(variance, (weight * 2 * of_all + freedom * variance) / (weight + freedom))
+        freedom += weight
+    return Difference(*(np.array([n]) for n in (changes.mean(), math.sqrt(variance / len(changes)), freedom)))
+
+
+def _spread(sides: Sequence[Side], *, quotient: bool) -> Spread:
+    """Return the variance of a value beside what all sides of its unit share, and its degrees of freedom.
+
+    The residuals of a table of sides and units have (sides - 1) (units - 1) degrees of freedom. A pair has
+    units - 1 of these: with two sides nothing is left.
+    """
+    random = [side.values for side in sides if not side.exact]
+    units = [key for key in random[0] if all(key in values for values in random)] if random else []
+    table = np.array([[values[key] for key in units] for values in random])
+    if len(random) < 3 or len(units) < 2 or not np.isfinite(table).all():
+        return math.nan, 0.0
+    if quotient and (table <= 0).any():
+        return math.nan, 0.0
+    table = np.log(table) if quotient else table
+    residuals = table - table.mean(axis=0) - table.mean(axis=1)[:, None] + table.mean()
+    freedom = (len(random) - 1) * (len(units) - 1)
+    return float((residuals**2).sum() / freedom), min(PRIOR, freedom - len(units) + 1.0)
+
+
+def judge(
+    families: Sequence[Sequence[Side]],
+    *,
+    quotient: bool = True,
+    limit: float | None = None,
+    level: float = LEVEL,
+    chosen: bool = False,
+    tolerance: float = 0.0,
+) -> list[list[Judged]]:
+    """Return for each family the first side against each other one; all families are judged together.
+
+    ``limit``: of the quotient or difference, 1 or 0 unless stated. ``chosen``: the first is the best of a family.
+    ``tolerance``: relative difference of exact values that counts as none, such as :data:`SAME`.
+    """
+    equal = 1.0 if quotient else 0.0
+    at = equal if limit is None else limit
+    compared, further = list[list[Comparison]](), list[float]()
+    for first, *others in families:
+        spread = _spread([first, *others], quotient=quotient)
+        compared.append([compare(first, other, spread, quotient=quotient, limit=at) for other in others])
+        rivals = combinations(others, 2) if chosen else ()
+        further += [compare(*pair, spread, quotient=quotient).p(equal) for pair in rivals if _is_random(*pair)]
+    pairs = [(sides[0], other) for sides in families for other in sides[1:]]
+    comparisons = [one for some in compared for one in some]
+    tests = [one.p(at) if _is_random(*pair) else math.nan for one, pair in zip(comparisons, pairs, strict=True)]
+    p = adjusted(np.array([*tests, *further]))
+    number, decided = np.isfinite(p).sum(), (p < 1 - level).sum()
+    wide = 1 - (1 - level) * max(decided, 1) / max(number, 1)
+    judged = [
+        _exact(one, at, tolerance) if first.exact and other.exact else _judged(first, other, one, chance, at, wide)
+        for (first, other), one, chance in zip(pairs, comparisons, p.tolist(), strict=False)
+    ]
+    ends = np.cumsum([0, *map(len, compared)]).tolist()
+    return [judged[begin:end] for begin, end in pairwise(ends)]
+
+
+def _is_random(first: Side, other: Side) -> bool:
+    return not (first.disturbed or other.disturbed or (first.exact and other.exact))
+
+
+def _exact(one: Comparison, limit: float, tolerance: float) -> Judged:
+    value = one.value
+    word: Word = "equal" if abs(value - limit) <= tolerance * abs(limit) else "less" if value < limit else "more"
+    return (
+        Judged(Interval(value, value, value), word) if math.isfinite(value) else Judged(NOTHING, "open", "unknown")
+    )
+
+
+def _judged(first: Side, other: Side, one: Comparison, p: float, limit: float, level: float) -> Judged:
+    from scipy.special import bdtrc  # late: ranks do not need it
+
+    size, alone, (less, more, every) = one.interval(level), one.interval(), one.votes
+    decided, reason = size.high < limit or size.low > limit, CHANCE
+    if first.disturbed or other.disturbed:
+        decided, reason = False, "disturbed"
+    elif every:
+        decided = bdtrc(max(less, more) - 1, every, 0.5) <= CHANCE_OF_VOTES
+    elif math.isnan(size.low):
+        few = min(len(side.values) for side in (first, other) if not side.exact)
+        reason = ONE[first.unit] if few == 1 else "unknown"
+    is_less = less > more if every else size.value < limit
+    word: Word = "open" if not decided else "less" if is_less else "more"
+    votes = f"{max(less, more)} of {every}" if every else ""
+    return Judged(size, word, "" if decided else reason, alone, p, votes)
