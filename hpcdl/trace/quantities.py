@@ -141,7 +141,7 @@ class TrainingNumbers:
     base_launches = count()
     base_step_seconds = seconds()
     near_linear = flag(
-        "`True`: efficiency above `0.90`, `False`: below, by Welch's test over launches; empty: inconclusive, "
+        "`True`: efficiency above `0.90`, `False`: below, by a t test over launches; empty: inconclusive, "
         "disturbed, or a base. p-value of `0.90`, adjusted over the cases of the run (Benjamini & Hochberg)"
     )
     near_linear_p = number()

@@ -45,8 +45,10 @@ def test_a_family_lends_its_variance_but_never_takes_any():
     ((among, *_),) = judge([[side(times) for times in (*quiet, *noisy)]])
     assert among.word == "open" and among.reason == "chance"
     wild = [side([10, 30, 5]), side([20, 9, 40])]
-    ((own,),), ((own_again, *_),) = judge([wild]), judge([[*wild, side([10, 10, 10]), side([9, 9, 9])]])
-    assert own_again.alone.high - own_again.alone.low > 0.5 * (own.alone.high - own.alone.low)
+    error = float(compare(*wild).test.error[0])
+    ((among, *_),) = judge([[*wild, side([10, 10, 10]), side([9, 9, 9])]])
+    t = stats.t.ppf(0.975, 2 + 4)  # four degrees of freedom of the family, the error of its own
+    assert np.log(among.alone.high / among.alone.low) == pytest.approx(2 * t * error)
 
 
 @pytest.mark.parametrize("number", [1, 8])

@@ -7,6 +7,7 @@ import scipy.stats
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.pooling import AmbiguousCaseError
 from hpcdl.analysis.run.scaling import records
+from hpcdl.analysis.statistics.judging import Side, judge
 
 
 def steps(ms, count=10):
@@ -53,12 +54,19 @@ def test_a_step_takes_as_long_as_its_slowest_rank(hand):
     assert recorded(hand)[0].step_seconds == pytest.approx(0.030)
 
 
-def test_interval_of_order_statistics(hand):
-    hand.train([[1000.0] * 2 + [float(ms) for ms in range(1, 11)]])
-    (one,) = recorded(hand)
-    assert one.step_seconds == pytest.approx(0.0055)
-    assert one.step_seconds_low == pytest.approx(0.002)
-    assert one.step_seconds_high == pytest.approx(0.009)
+def test_an_interval_is_of_launches_or_of_the_steps_of_a_simulation(hand):
+    """Ten times: order statistics of their median. Repetitions of one launch are no sample."""
+    times = [float(ms) for ms in range(1, 11)]
+    for ms in times:
+        hand.train([steps(ms)], launch=int(ms), aggregation="tree")
+    hand.train([[1000.0] * 2 + times], network="lan", jitter=0.1, settings={"jitter": 0.1})
+    hand.train([[1000.0] * 2 + times])
+    several, simulated, single = recorded(hand)
+    for one in (several, simulated):
+        assert [one.step_seconds, one.step_seconds_low, one.step_seconds_high] == pytest.approx(
+            [0.0055, 0.002, 0.009]
+        )
+    assert (single.step_seconds, single.step_seconds_low) == (pytest.approx(0.0055), None)
 
 
 def test_one_rank_is_the_same_program_for_every_scheme(hand):
@@ -89,12 +97,13 @@ def launched(hand, base, *scales, count=5):
     return recorded(hand)
 
 
-def test_near_linear_is_welchs_test_over_launches_adjusted_over_cases(hand):
+def test_near_linear_is_judged_over_launches_and_all_cases(hand):
     base, *found = launched(hand, 80, 0.99, 0.91, 0.7)
     assert [one.near_linear for one in found] == [True, None, False]
-    limit = np.log(base.launch_seconds) - np.log(2 * 0.9)
-    p = [scipy.stats.ttest_ind(limit, np.log(one.launch_seconds), equal_var=False).pvalue for one in found]
-    assert [one.near_linear_p for one in found] == pytest.approx(scipy.stats.false_discovery_control(p))
+    times = [Side(dict(enumerate(one.launch_seconds))) for one in (base, *found)]
+    halves = [Side({unit: 2 * time for unit, time in side.values.items()}) for side in times[1:]]
+    (verdicts,) = judge([[times[0], *halves]], limit=0.9)
+    assert [one.near_linear_p for one in found] == pytest.approx([verdict.p for verdict in verdicts])
     for one in found:
         assert one.base_launches == 5
         assert one.efficiency_low < one.efficiency < one.efficiency_high
@@ -131,6 +140,7 @@ def test_other_problems_are_no_base(hand):
 
 
 def test_exposed_communication_is_the_time_beyond_the_baseline(hand):
+    hand.launches = 2
     hand.train([steps(50)] * 2)
     hand.train([steps(40)] * 2, aggregation="none")
     hand.train([steps(50)] * 4)

@@ -51,7 +51,6 @@ def test_what_comes_every_few_steps_is_paid_for(hand):
     hand.train(times, **FREE | method | {"global_batch": 32, "warmup_steps": 0})
     (one,) = records(launches(hand.read()))
     assert one.step_seconds == pytest.approx(0.020)
-    assert [one.step_seconds_low, one.step_seconds_high] == pytest.approx([0.020, 0.020])
 
 
 def test_waiting_for_a_slow_rank_is_no_pace_of_the_fast_ones(hand):
@@ -59,7 +58,7 @@ def test_waiting_for_a_slow_rank_is_no_pace_of_the_fast_ones(hand):
     method = {"training": "parameter_averaging(period=8)", "aggregation": "ring", "global_batch": 32}
     hand.train([[*[10.0] * 7, 250.0] * 2, [40.0] * 16], **FREE | method)
     (one,) = records(launches(hand.read()))
-    assert [one.step_seconds, one.step_seconds_low, one.step_seconds_high] == pytest.approx([0.040] * 3)
+    assert one.step_seconds == pytest.approx(0.040)
     assert one.steps == 16
 
 

@@ -10,8 +10,9 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_rel
 
 from hpcdl import suite
 from hpcdl.analysis.network.clusters import records as measured_by_others
@@ -47,7 +48,11 @@ def claims():
 
 
 def record(name, value, low=None, high=None, **fields):
-    return Record(aggregation=name, step_seconds=value, step_seconds_low=low, step_seconds_high=high, **fields)
+    """Return a record of three launches, ``low``, ``value`` and ``high``."""
+    bounds = {"step_seconds_low": low, "step_seconds_high": high}
+    whole = Record(aggregation=name, step_seconds=value, **bounds, **fields)
+    whole.samples = {n: Record(step_seconds=time) for n, time in enumerate((value, low, high)) if time is not None}
+    return whole
 
 
 def decided(records, field="step_seconds", here=YES, **limits):
@@ -58,12 +63,13 @@ def decided(records, field="step_seconds", here=YES, **limits):
 
 def test_a_ratio_is_decided_by_its_whole_interval():
     for ring, tree, verdict in [
-        ((1.0, 0.9, 1.1), (3.0, 2.9, 3.1), YES),
-        ((1.0, 0.9, 1.1), (2.0, 1.9, 2.1), OPEN),
-        ((4.0, 3, 5), (2.0, 2, 2), NO),
+        ((1.0, 0.97, 1.03), (3.0, 2.9, 3.1), YES),
+        ((1.0, 0.9, 1.1), (2.0, 2.1, 1.9), OPEN),
+        ((4.0, 3.7, 4.3), (2.0, 2, 2), NO),
     ]:
         decision = decided([record("ring", *ring), record("tree", *tree)], by=TREE, below=0.5)
-        assert decision.clauses[0].value[1:] == (ring[1] / tree[2], ring[2] / tree[1])
+        ratio = ttest_rel(np.log(ring), np.log(tree)).confidence_interval()
+        assert decision.clauses[0].value[1:] == pytest.approx(tuple(np.exp(ratio)))
         assert decision.word == verdict
         assert decision.is_surprising == (verdict == NO)
 
@@ -124,7 +130,7 @@ def test_a_missed_target_is_later_than_any_other():
     records = [
         Record(aggregation=name, seconds_to_target=value, target_accuracy=0.9, seed=seed)
         for name, value in sides
-        for seed in (1, 2)
+        for seed in range(5)  # which vote
     ]
     late = decided(records, "seconds_to_target", case=TREE, by=RING, above=1)
     assert late.word == YES
@@ -244,17 +250,20 @@ def test_numbers_have_the_units_that_people_read():
         assert (clause.shown(value), clause.limit) == (number, limit)
 
 
-def test_what_others_measured_decides_claims_and_could_decide_them_otherwise():
-    """Times on Leonardo's 2,048 nodes as a ring of constant time would have them."""
+def test_what_others_measured_decides_claims_if_it_is_of_several_jobs():
+    """Times on Leonardo's 2,048 nodes: each is of one job, which does not show how jobs vary."""
     (ring,) = [claim for claim in claims() if claim.text.startswith("A ring allreduce of 512 MiB")]
     records = measured_by_others()
     decision = decide(ring, {BY_OTHERS: records})
-    assert decision.word == NO == ring.here
+    assert decision.word == OPEN
     assert [clause.means for clause in decision.clauses] == ["measured by others"] * 3
-    times = ("time_p50_seconds", "time_p50_low_seconds", "time_p50_high_seconds")
-    faster = lambda record: record.but(**{name: 0.7 * record.values[name] for name in times})
-    shorter = [faster(record) if record.ranks > 512 else record for record in records]
-    assert decide(ring, {BY_OTHERS: shorter}).word == YES
+    assert decision.deciding.doubt == "1 job"
+    records = [record.but() for record in records]
+    for record in records:
+        record.samples = {
+            job: record.but(time_p50_seconds=(1 + job / 1e3) * record.time_p50_seconds) for job in range(3)
+        }
+    assert decide(ring, {BY_OTHERS: records}).word == NO == ring.here
 
 
 @pytest.mark.slow
@@ -307,7 +316,7 @@ def test_a_run_that_contradicts_a_claim_fails_the_command(hand, tmp_path, capsys
     text = capsys.readouterr().out
     assert "These runs decide none of 14 claims." in text
     assert "26.0" not in text
-    assert main(["claims", str(tmp_path / "runs"), "--open", "--source", "lecture"]) == 0
+    assert main(["claims", str(tmp_path / "runs"), "--open", "--source", "lecture"]) == 3
     text = capsys.readouterr().out
     assert f"-hpcdlrunsuites/minima.toml-o{tmp_path}/runs/minima" in "".join(text.split())
     assert "seeds" not in text
@@ -337,7 +346,7 @@ def test_each_result_would_decide_otherwise_on_the_other_side_of_its_limit():
                 assert after.verdict != decision.verdict, (clause, decision.value, after)
                 moved[decision.verdict, after.verdict] += 1
     assert moved[YES, NO] > 40
-    assert moved[NO, YES] > 5
+    assert moved[NO, YES] >= 3
     assert moved[YES, OPEN] < 3
 
 
@@ -368,6 +377,8 @@ def _moved(decision, records):
             return record.but(diverged_step=1 if up else None)
         known = [name for name in names if record.values.get(name) is not None]
         new = {name: change(record.values[name]) for name in known}
-        return record.but(**(new if math.isfinite(value) else {clause.field: 1e-3}))
+        made = record.but(**(new if math.isfinite(value) else {clause.field: 1e-3}))
+        made.samples = {launch: moved(one) for launch, one in record.samples.items()}
+        return made
 
     return [moved(record) for record in records]

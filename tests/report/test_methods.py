@@ -158,7 +158,7 @@ def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, ro
     for seed, more in ((1, 0.0), (2, 0.01), (3, 0.05)):
         synchronous(hand, seed=seed, accuracy=0.80 + more)
         synchronous(hand, seed=seed, accuracy=0.90 + more, training="layerwise")
-        downpour(hand, seed=seed, accuracy=0.91 + more)
+        downpour(hand, seed=seed, accuracy=(0.93, 0.91, 0.95)[seed - 1])
     time, epochs = courses(Findings(hand.read(), "run"))
     assert tuple(time.series[-1].points[-1]) == pytest.approx((1.2, 0.81, 0.80, 0.85))
     assert [point.x for point in epochs.series[-1].points] == [1.0, 2.0]
@@ -192,9 +192,9 @@ def test_the_best_methods_answer_how_far_the_last_ends_below_or_which_is_most_of
     hand, networks, accuracy, begins, ends
 ):
     for given in networks:
-        for seed, more in ((1, 0.0), (2, 0.01), (3, 0.02)):
+        for seed, more, other in ((1, 0.0, 0.02), (2, 0.01, 0.0), (3, 0.02, 0.01)):
             synchronous(hand, 4 if given else 1, seed=seed, accuracy=accuracy + more, **given)
-            downpour(hand, seed=seed, accuracy=0.91 + more, **given)
+            downpour(hand, seed=seed, accuracy=0.91 + other, **given)
     asked = Findings(hand.read(suite_text="[suite]\nanswer = 'best_methods'"), "run")
     headline, details, *_ = best_answer(asked)
     assert headline.startswith(begins) and headline.endswith(ends)

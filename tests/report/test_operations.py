@@ -20,14 +20,13 @@ def test_one_launch_is_inconclusive(hand, row, whole):
         operation(hand, scheme, 4, steps(ms), correct=True)
     page = whole(hand.read(suite_text=ASKED))
     assert (
-        "\nOne launch decides nothing: for an allreduce on 2 ranks a ring has the lowest median at 4 B, 5.00 (4.99 to 5.01) "
+        "\nOne launch decides nothing: for an allreduce on 2 ranks a ring has the lowest median at 4 B, 5.00 "
         "times as fast as the MPI library.\n" in page
     )
     assert "fastest" not in row(page, "4 B", "ring")
     brief = render([hand.read(suite_text=ASKED)], "md")
-    assert row(brief, "4 B") == ["4 B", "ring", "1.00 ms", "999 us to 1.00 ms", "not decided", "5.00 ms"]
-    for text in (page, brief):
-        assert "One launch: intervals only show how its repetitions vary; launches vary more." in text
+    assert row(brief, "4 B") == ["4 B", "ring", "1.00 ms", "not decided", "5.00 ms"]
+    assert "1.00 to" not in page + brief
 
 
 def test_who_is_fastest_at_which_size(hand, row, whole):
@@ -44,7 +43,6 @@ def test_who_is_fastest_at_which_size(hand, row, whole):
     assert row(page, "4 KiB", "ring")[10:] == ["0.500", "", "yes"]
     brief = render([hand.read(suite_text=ASKED)], "md")
     assert row(brief, "64 KiB") == ["64 KiB", "ring", "native", "1.00 ms"]
-    assert "launches vary" not in page
 
 
 def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, whole):
@@ -54,7 +52,6 @@ def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, w
         operation(hand, "ring", 4096, steps(3.0 + launch / 100), correct=True, launch=launch)
     page = whole(hand.read(suite_text=ASKED))
     assert "\nFor an allreduce on 2 ranks no scheme is measurably faster than two-shot at 4 KiB.\n" in page
-    assert "launches vary" not in page
     low, high = row(page, "4 KiB", "two_shot")[3].removesuffix(" ms").split(" to ")
     assert float(low) < 2.4
     assert float(high) > 6
@@ -70,7 +67,7 @@ def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
     page = whole(hand.read(suite_text=ASKED))
     assert (
         "\nNot decided (too few undisturbed launches): for an allreduce on 2 ranks a ring has the lowest median at 4 KiB, "
-        "2.00 (" in page
+        "2.00 times" in page
     )
     assert "tied" not in row(page, "4 KiB", "butterfly")
 
@@ -138,9 +135,9 @@ def test_a_page_shows_times_and_rates_of_exchanges_and_the_slowest_host(hand, ro
     common, cores = [{"hostname": "host"}] * 3, {"cpu": {"physical_cores": 4}}
     one, three = (render([hand.read({**cores, "ranks": ranks})], "md") for ranks in (common, hosts))
     exchange = row(one, "1.00 MB", "fabric")
-    assert [exchange[name] for name in ("p50", "95 %", "algbw")] == ["2.00 ms", "2.00 to 2.00 ms", "500 MB/s"]
+    assert [exchange[name] for name in ("p50", "algbw")] == ["2.00 ms", "500 MB/s"]
     assert "of the others' speed" not in one
-    assert "The link of host2 runs at 25.0 % (25.0 to 25.0 %) of the other hosts' speed." in three
+    assert "The link of host2 runs at 25.0 % of the other hosts' speed." in three
     assert (
         "all pairs, 3 ranks, 64 KiB: fastest exchange rank 0 on host0 with rank 1 on host1 in 1.00 ms, slowest rank 0 "
         "on host0 with rank 2 on host2 in 4.00 ms; slowest host host2, at 25.0 % of the other hosts' speed."

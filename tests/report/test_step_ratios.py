@@ -14,11 +14,8 @@ def test_the_largest_batch_is_compared_with_one_image(hand):
             for batch, ms in ((1, 1.0), (8, 5.0), (64, last)):
                 hand.train([[ms * (1 + 0.01 * launch)] * 10], model=model, global_batch=batch, launch=launch)
     answer = step_ratios.batch_answer(answered(hand, "batch_times"))
-    assert answer.headline == (
-        "A batch of 64 takes 30.0 (29.3 to 30.7) times as long as one image for NiN, 6.00 for LeNet-5, not 64 times."
-    )
-    (line,) = answer.details
-    assert line == "For AlexNet the largest batch takes 20.0 (19.6 to 20.5) times as long as the smallest."
+    assert answer.headline == ("A batch of 64 takes 30.0 times as long as a batch of 1 for NiN.")
+    assert [line.split()[5] for line in answer.details] == ["20.0", "6.00"]
     assert step_ratios.batch_answer(answered(hand, "scaling")) is None
 
 
@@ -30,9 +27,6 @@ def test_split_layers_are_compared_with_the_split_batch_on_the_most_ranks(hand):
         for mesh, ms in (("model(data=1)", 20.0), ("hybrid(data=1)", 10.0)):
             hand.train([[ms] * 10] * 4, model=model, parallelism=mesh)
     answer = step_ratios.split_answer(answered(hand, "splits"))
-    says = "In one launch splitting the layers is 2.00 times as fast as splitting the batch (NiN, 4 ranks)."
-    assert answer.headline == says
-    assert [*answer.details] == [
-        "In one launch a hybrid split is 4.00 times as fast as splitting the batch (NiN, 4 ranks).",
-        "Not decided for AlexNet: other load disturbed the measurement.",
-    ]
+    says = "A hybrid split is 4.00 times and splitting the layers 2.00 times as fast as splitting the batch"
+    assert answer.headline == f"{says} (NiN, 4 ranks): not decided, as one launch decides nothing."
+    assert [*answer.details] == [f"{says} (AlexNet, 4 ranks): not decided, as other load disturbed it."]

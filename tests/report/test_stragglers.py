@@ -25,10 +25,10 @@ def test_methods_are_compared_with_themselves_without_the_straggler(hand, launch
     kept = table.header.index("with / without")
     assert [(row[0], float(row[kept])) for row in table.rows] == [("layerwise", 1), ("synchronous", 0.2)]
     answer = waiting.stragglers_answer(found)
-    layerwise, synchronous = ("all", "20 %") if launches == 1 else ("all (98 to 102 %)", "20 % (20 to 20 %)")
+    doubt = ": not decided, as one launch decides nothing" if launches == 1 else ""
     assert answer.headline == (
-        f"With one rank 5 times slower layerwise summation keeps {layerwise} of its throughput, synchronous training "
-        f"{synchronous} (LeNet-5, 2 ranks)."
+        "With one rank 5 times slower synchronous training keeps 20 % and layerwise summation all of its throughput "
+        f"(LeNet-5, 2 ranks){doubt}."
     )
     assert not answer.details
     assert ("95 %" in table.header) == (launches > 1)
@@ -37,7 +37,7 @@ def test_methods_are_compared_with_themselves_without_the_straggler(hand, launch
     assert all(math.isnan(low) == (launches == 1) for _, low, _ in chart.values)
 
 
-@pytest.mark.parametrize(("exact", "bounds"), [(False, "0.471 to 0.534"), (True, "0.480 to 0.518")])
+@pytest.mark.parametrize(("exact", "bounds"), [(False, "0.483 to 0.521"), (True, "0.480 to 0.518")])
 def test_simulated_replays_of_several_launches_name_the_late_rank(hand, exact, bounds):
     """They have no events and count no images: the case states the late rank, and throughput follows its time.
 

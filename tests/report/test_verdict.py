@@ -113,29 +113,29 @@ def step_parts(hand):
 
 
 ANSWERS = {
-    overlap: "Layerwise summation overlaps 75.0 % (74.7 to 75.3 %) and sums in buckets 50.0 % of the communication with "
-    "computing (LeNet-5, ring, 2 ranks).",
+    overlap: "Layerwise summation overlaps 75.0 % and sums in buckets 50.0 % of the communication with computing "
+    "(LeNet-5, ring, 2 ranks): not decided, as one launch decides nothing.",
     step_parts: "1F1B needs 25 % of GPipe's memory for activations; its ranks idle for 40.0 % of a step, GPipe's for 25.0 % "
     "(LeNet-5, 2 stages, 4 microbatches, 2 ranks).",
 }
 
 
 @pytest.mark.parametrize(
-    "layerwise, line",
+    "layerwise, line, doubt",
     [
-        ((20, 20.2), "Layerwise summation saves 49.9 % (44.9 to 54.4 %) of a step with sums in buckets"),
-        ((80, 80.4), "A step with layerwise summation takes 100.0 % longer (87.7 to 113.1 %) than with sums"),
-        ((38, 43), "Not decided whether time is saved by layerwise summation against sums in"),
-        ((1, 1), "Not decided, as other load disturbed the measurement: layerwise summation saves 97.5 %"),
+        ((20, 20.2), "Layerwise summation saves 49.9 % (48.1 to 51.6 %) of a step with sums in buckets", ""),
+        ((80, 80.4), "Layerwise summation adds 100.0 % (97.0 to 103.1 %) to a step with sums in buckets", ""),
+        ((38, 43), "Layerwise summation adds 1.0 % (", ": the difference may be chance"),
+        ((1, 1), "Layerwise summation saves 97.5 % (", ": not decided, as other load disturbed it"),
     ],
 )
-def test_a_strategy_saves_adds_or_is_hidden_by_noise(hand, layerwise, line):
+def test_a_strategy_saves_adds_or_is_hidden_by_noise(hand, layerwise, line, doubt):
     for launch in (0, 1):
         for training, ms in (("synchronous", (40, 40.2)[launch]), ("layerwise", layerwise[launch])):
             taken = {"wall_ns": 10**9, "busy_ns": 10**9, "steal_ns": 10**9 // 2 if ms == 1 else 0}
             hand.train([steps(ms)] * 2, training=training, launch=launch, counters=[taken] * 2)
     answer = step_ratios.overlap_answer(Findings(hand.read(), "run"))
-    assert answer.headline.startswith(line) and answer.headline.endswith(" (LeNet-5, ring, 2 ranks).")
+    assert answer.headline.startswith(line) and answer.headline.endswith(f" (LeNet-5, ring, 2 ranks){doubt}.")
 
 
 @pytest.mark.parametrize("build, line", ANSWERS.items())

@@ -85,7 +85,7 @@ def test_a_late_rank_is_explained_by_its_slow_node(hand):
     hand.parts.append(part(hand.folder / "late.h5", (10, 10, 30)))
     (found,) = findings([hand.read({"ranks": [{"hostname": f"host{rank}"} for rank in range(3)]})])
     headline = nodes.answer(found).headline
-    assert headline.startswith("host2 computes at 80.4 % (")
+    assert headline.startswith("host2 computes at 80.4 % of")
     assert headline.endswith(" of the other hosts' speed (triad).")
     late = waiting.WAITING.answer(found).headline
     assert late.startswith("Rank 2 on host2 is late by ")

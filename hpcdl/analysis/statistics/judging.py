@@ -137,6 +137,8 @@ def compare(
         test = _shrunk(changes, spread)
         if first.unit == "seed":
             value = bounded_exp(float(test.value[0])) if quotient else float(test.value[0])
+    elif first.exact and other.exact:
+        test = Difference(*(np.array([number]) for number in (math.log(value) if quotient else value, 0.0, 1.0)))
     elif min(map(len, values)) > 1:
         logs = [np.log(side) for side in values] if quotient else values
         test = difference(logs[1:], logs[:1])

@@ -38,7 +38,6 @@ from typing import Final
 from hpcdl.analysis.run.record import Mark, Record, group_by_key
 from hpcdl.analysis.statistics import judging
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval, proportion_interval
-from hpcdl.analysis.statistics.judging import compare
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.published_results import number
@@ -82,6 +81,7 @@ REMEDIES: Final = {
     "": "more seeds or launches, because the interval contains the limit",
     "1 seed": "more seeds than one",
     "1 launch": "more launches than one",
+    "1 job": "times of several jobs",
     "ranks share cores": "times of ranks that do not share cores",
     "no interval": "more seeds than one, because this time has no interval over launches",
     "a seed has no number": "trainings that neither diverge nor fail with any seed",
@@ -372,6 +372,7 @@ def _decide(clause: Clause, records: Sequence[Record]) -> ClauseDecision:
         "a seed has no number": any(_number(clause.field, record) is None for record in lost),
         "1 seed": clause.is_seeded and min(len(_by_seed(side)) for side in sides) < 2,
         "ranks share cores": measured and "oversubscribed" in shown,
+        "1 job": clause.run == BY_OTHERS and math.isnan(value.low),
         "1 launch": measured and any(record.launches == 1 for side in sides for record, _ in side),
         "no interval": measured and not clause.is_seeded and value.low == value.high,
     }
@@ -397,14 +398,21 @@ def _compared(clause: Clause, sides: Sequence[Side]) -> Interval:
         return NOTHING
     if len(sides) == 1:
         return _value(clause.field, sides[0])
+    if clause.field in SHARES:
+        (value, low, high), (at, least, most) = (_value(clause.field, side) for side in sides)
+        return Interval(value - at, low - most, high - least)
     first, other = (_judged(clause, side) for side in sides)
-    return compare(first, other, quotient=clause.minus is None).interval()
+    limit = clause.below if clause.above is None else clause.above
+    ((judged,),) = judging.judge([[first, other]], quotient=clause.minus is None, limit=limit)
+    if judged.votes and judged.word != "open":
+        return Interval(*[judged.size.value] * 3)
+    return judged.size
 
 
 def _judged(clause: Clause, side: Side) -> judging.Side:
     """Return the numbers of a side by seed, or, of times, by launch."""
     seeds, exact = _by_seed(side), all(record.is_exact for record, _ in side)
-    if clause.is_seeded or clause.field in SHARES:
+    if clause.is_seeded:
         return judging.Side(seeds, "seed")
     launches = group_by_key(
         (launch, number_there)

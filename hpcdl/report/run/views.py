@@ -289,8 +289,11 @@ class View:
         phrases, basis = dict[tuple[str, str, str, str], list[str]](), list[Record]()
         for measure, way in self.tell:
             for when, other, where, name, pair in self._told(findings, measure):
-                doubt = f" ({DOUBTS[pair.judged.reason]})" if pair.judged.reason else ""
-                phrases.setdefault((when, other, where, name), []).append(_phrase(pair, way) + doubt)
+                reason = DOUBTS.get(pair.judged.reason, "").removeprefix("not decided, as ")
+                phrase = _phrase(pair, way)
+                if reason:
+                    phrase = f"{phrase[:-1]}: {reason})" if phrase.endswith(")") else f"{phrase} ({reason})"
+                phrases.setdefault((when, other, where, name), []).append(phrase)
                 basis += pair.records
         lines = [
             sentence(" ".join(filter(None, (when, f"compared with {other} {name} {listed(some)}", where))))

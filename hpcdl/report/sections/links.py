@@ -48,7 +48,6 @@ def pairwise_page(findings: Findings) -> Section:
     exchanges = [record for record in findings.records if record.pattern in {None, "pair", *EXCHANGES}]
     groups = grouped(exchanges, "pairwise")
     tables = [table(EXCHANGE, rows, group.title, left=2) for group, rows in groups.items()]
-    records = [record for rows in groups.values() for record in rows]
     return Section("Pairwise exchange", tables=tables, per="exchange")
 
 

@@ -134,13 +134,13 @@ def _gpu(gpu: JsonMapping) -> str:
 JOB: Final = Declaration(910, job_page, rows=30)
 HOW: Final = (
     "A step, or one repetition of a collective, takes as long as its slowest rank. Times are medians over the "
-    "steps after warm-up. Their 95 % interval is distribution-free (order statistics); fewer than 6 values have "
-    "none. With several launches: median of the launches' medians. Interval: Student's t of the logarithms; "
-    "from 6 launches on, order statistics. Efficiencies are ratios of medians, with Welch's interval of the "
-    "logarithms over launches. Verdicts (near-linear, fastest, tied) are Welch's tests of these logarithms, "
-    "adjusted for the number of tests (Benjamini & Hochberg); a verdict needs an adjusted p below 0.05. One "
-    "launch gives no verdict: its intervals only show how its steps vary. Disturbed launches do not count. A case "
-    "whose launches are all disturbed has no verdict and no place in a ranking."
+    "steps after warm-up; of several launches: median of the launches' medians. Their 95 % interval: Student's t "
+    "of the logarithms over launches; from 6 launches on, order statistics. Two methods are compared by quotients "
+    "of medians. Verdicts and their intervals are t tests of the logarithms, paired by launch from three launches "
+    "on, by seed for accuracies; the interval is wider where several methods are compared, so that of equal "
+    "methods at most one report in twenty tells any apart. One launch has no interval and gives no verdict. "
+    "Disturbed launches do not count. A case whose launches are all disturbed has no verdict and no place in a "
+    "ranking."
 )
 SCALING: Final = (
     "Efficiency and speed-up are relative to the base: the cases on one rank. One rank does not communicate, so "
