@@ -226,17 +226,19 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
 def side(records: Sequence[Record], quantity: Quantity[Any]) -> Side:
     """Return one method, of which there is a record for each seed, as a side of a comparison.
 
-    Numbers that depend on the seed are known by seed; a diverged one is infinitely bad. Times and others are known
+    Numbers that depend on the seed are known by seed; of one that diverged or missed its target the number is
+    infinitely bad. Times and others are known
     by launch, the median over its seeds, or of one launch by seed; disturbed launches do not count. Bytes, counts
     and simulated times without random parts are exact.
     """
     exact = quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in records)
     by_seed = {record.seed: quantity.of(record) for record in records if not record.error}
-    if quantity.seeded:
+    of_target = quantity.name.endswith("_to_target")
+    if quantity.seeded or of_target:
         worst = -math.inf if quantity.better == "higher" else math.inf
-        by_seed |= {
-            record.seed: worst for record in records if record.diverged_step is not None and quantity.better
-        }
+        lost = [record for record in records if record.diverged_step is not None and quantity.better]
+        lost += [record for record in records if of_target and record.target_accuracy and not quantity.of(record)]
+        by_seed |= {record.seed: worst for record in lost if not record.error}
         return Side(_known(by_seed), "seed")
     fair = [
         (launch, value)

@@ -3,7 +3,7 @@
 A side has one number for each launch (or job), or for each seed; repetitions of one launch are no units. Units
 that two sides share are paired if the pairs have two degrees of freedom, seeds always; other sides are compared by
 Welch's test (Biometrika 34, 1947). Quotients are compared by logarithms. Few launches hardly know how they vary:
-the variance of pairs is drawn towards that of all sides of the family, which counts as up to four degrees of
+the variance of their pairs is drawn towards that of all sides of the family, which counts as up to four degrees of
 freedom, and is never below their own. So two sides alone are paired from three launches on.
 
 Several comparisons are judged together. The interval of each has the level 1 - 0.05 R / m, with R of m decided
@@ -13,8 +13,9 @@ as the best of k, all its k (k - 1) / 2 pairs count as compared.
 """
 
 import math
+import operator
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from typing import Final, Literal
 
@@ -73,16 +74,19 @@ class Judged:
     """With the 95 % interval of this comparison alone."""
     p: float = math.nan
     """Two-sided, adjusted for the number of comparisons (Benjamini & Hochberg)."""
+    quotient: bool = True
+    """True for a quotient, False for a difference."""
     votes: str = ""
     """``5 of 5``: seeds on the side of the verdict, if one has diverged."""
 
     @property
     def swapped(self) -> "Judged":
-        """The other side against the first, of a quotient."""
+        """The other side against the first."""
         opposite: dict[Word, Word] = {"less": "more", "more": "less"}
-        value, low, high = (1 / bound if bound else math.inf for bound in self.size)
+        turn = (lambda bound: 1 / bound if bound else math.inf) if self.quotient else operator.neg
+        value, low, high = map(turn, self.size)
         word = opposite.get(self.word, self.word)
-        return Judged(Interval(value, high, low), word, self.reason, p=self.p, votes=self.votes)
+        return replace(self, size=Interval(value, high, low), word=word, alone=NOTHING)
 
 
 @dataclass(frozen=True)
@@ -177,7 +181,7 @@ def _spread(sides: Sequence[Side], *, quotient: bool) -> Spread:
     random = [side.values for side in sides if not side.exact]
     units = [key for key in random[0] if all(key in values for values in random)] if random else []
     table = np.array([[values[key] for key in units] for values in random])
-    if len(random) < 3 or len(units) < 2 or not np.isfinite(table).all():
+    if sides[0].unit == "seed" or len(random) < 3 or len(units) < 2 or not np.isfinite(table).all():
         return math.nan, 0.0
     if quotient and (table <= 0).any():
         return math.nan, 0.0
@@ -230,9 +234,10 @@ def _is_random(first: Side, other: Side) -> bool:
 def _exact(one: Comparison, limit: float, tolerance: float) -> Judged:
     value = one.value
     word: Word = "equal" if abs(value - limit) <= tolerance * abs(limit) else "less" if value < limit else "more"
-    return (
-        Judged(Interval(value, value, value), word) if math.isfinite(value) else Judged(NOTHING, "open", "unknown")
-    )
+    if not math.isfinite(value):
+        return Judged(NOTHING, "open", "unknown")
+    size = Interval(value, value, value)
+    return Judged(size, word, alone=size, quotient=one.quotient)
 
 
 def _judged(first: Side, other: Side, one: Comparison, p: float, limit: float, level: float) -> Judged:
@@ -250,4 +255,4 @@ def _judged(first: Side, other: Side, one: Comparison, p: float, limit: float, l
     is_less = less > more if every else size.value < limit
     word: Word = "open" if not decided else "less" if is_less else "more"
     votes = f"{max(less, more)} of {every}" if every else ""
-    return Judged(size, word, "" if decided else reason, alone, p, votes)
+    return Judged(size, word, "" if decided else reason, alone, p, one.quotient, votes)

@@ -62,10 +62,10 @@ class Scale:
         return verdicts.pop() if len(verdicts) == 1 and not self.disturbed else None
 
 
-def changes_of_accuracy(pairs: Iterable[tuple[Scale, Scale]]) -> list[Interval]:
-    """Return the final accuracy of the first of each pair less that of the other, in percentage points."""
-    families = [[first.records, other.records] for first, other in pairs]
-    return [in_points(verdict.size) for (verdict,) in judge_methods(families, Record.final_accuracy)]
+def changes_of_accuracy(base: Scale, others: Iterable[Scale]) -> list[Interval]:
+    """Return the final accuracy of each other one less that of the base, in percentage points."""
+    family = [base.records, *(other.records for other in others)]
+    return [in_points(one.swapped.size) for one in judge_methods([family], Record.final_accuracy)[0]]
 
 
 def in_points(change: Interval) -> Interval:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from hpcdl.analysis.run.record import Key, Record, group_by_key, is_difference, judge_methods
@@ -245,6 +246,10 @@ def _size(pair: Pair, way: str) -> str:
     return WAYS[way].size((pair.judged.swapped if WAYS[way].inverse else pair.judged).size)
 
 
+def _answer(lines: Sequence[str], basis: Iterable[Record]) -> Answer | None:
+    return Answer(lines[0], lines[1:], [*{id(record): record for record in basis}.values()]) if lines else None
+
+
 @dataclass(frozen=True)
 class View:
     """Cases that differ in one key: which of them, against which side, by which measures, in which words."""
@@ -260,11 +265,14 @@ class View:
     where: Callable[[Findings, Side], str]
     when: Callable[[Side], str] = lambda _: ""
     """Beginning of a sentence."""
+    value: Callable[[Record], str] | None = None
+    """Value of the key; None: as the suite writes it."""
 
     def judged(self, findings: Findings, measure: Measure) -> list[list[Pair]]:
         """Return the sides of each configuration against that one."""
         families = list[list[Side]]()
-        for named in configurations(self.of(findings), self.key, lambda record: value_of(record, self.key)):
+        value = self.value or partial(value_of, key=self.key)
+        for named in configurations(self.of(findings), self.key, value):
             sides = [*named.values()]
             first = next((side for side in sides if self.against(side, sides)), None)
             families += [[first, *(side for side in sides if side is not first)]] if first else []
@@ -282,7 +290,7 @@ class View:
             for (when, other, where), some in group_by_key((each[:3], each[3:]) for each in groups).items():
                 lines += say(some, way, other, where, when)
                 basis += [record for _, pair in some for record in pair.records]
-        return Answer(lines[0], lines[1:], basis) if lines else None
+        return _answer(lines, basis)
 
     def whole_answer(self, findings: Findings) -> Answer | None:
         """Return a sentence for each side, with all measures."""
@@ -299,7 +307,7 @@ class View:
             sentence(" ".join(filter(None, (when, f"compared with {other} {name} {listed(some)}", where))))
             for (when, other, where, name), some in phrases.items()
         ]
-        return Answer(lines[0], lines[1:], basis) if lines else None
+        return _answer(lines, basis)
 
     def _told(self, findings: Findings, measure: Measure) -> list[tuple[str, str, str, str, Pair]]:
         """Return each pair with the beginning of its sentence, the other's name, its place and its own name."""

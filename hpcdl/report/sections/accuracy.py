@@ -145,7 +145,7 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
     other = _name(base) if len(same) > 1 else _strategy(base.scale.record)
     speed = base.scale.median(Record.images_per_second) or math.inf
     others = [row for row in trained if row is not base and row.scale.record.ranks == base.scale.record.ranks]
-    changes = changes_of_accuracy((row.scale, base.scale) for row in others)
+    changes = changes_of_accuracy(base.scale, (row.scale for row in others))
     costs = [
         (change, (row.scale.median(Record.images_per_second) or 0.0) / speed, _name(row))
         for row, change in zip(others, changes, strict=True)
@@ -354,7 +354,8 @@ def best_answer(findings: Findings) -> Answer | None:
     fields = len(best) // len({each.criterion for each in best})
     if fields == 1:
         at_end = next(each for each in best if each.criterion == AT_END)
-        highest, *_, lowest = at_end.ranked
+        trained = [one for one in at_end.ranked if -math.inf not in one.side.values.values()]
+        highest, *_, lowest = trained if len(trained) > 1 else at_end.ranked
         ((below,),) = judge([[highest.side, lowest.side]], quotient=False)
         mean, low, high = (f"{bound:.1f}" for bound in in_points(below.size))
         methods = (at_end.name(ranked.candidate, words=True) for ranked in (lowest, highest))

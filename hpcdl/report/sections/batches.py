@@ -214,7 +214,7 @@ def _saving(batches: Sequence[Batch], method: str) -> str:
 
 def _accuracy(batches: Sequence[Batch], method: str) -> list[str]:
     """Return the difference of final accuracies between the largest and the smallest batch, and missed targets."""
-    lines, (change,) = list[str](), changes_of_accuracy([(batches[-1].scale, batches[0].scale)])
+    lines, (change,) = list[str](), changes_of_accuracy(batches[0].scale, [batches[-1].scale])
     if math.isfinite(change.low):
         sizes = f"From batches of {batches[0].images} to batches of {batches[-1].images} images"
         lines.append(f"{sizes} the final accuracy changes by {points_in_words(change)}{method}.")

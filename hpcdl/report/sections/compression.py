@@ -71,8 +71,11 @@ class Pair(Row):
 
     @property
     def is_less_accurate(self) -> bool:
-        """True if the mean accuracy is decidedly lower, by more than :data:`LOST`."""
-        return self.accuracy.word == "less" and not self.change.value >= -LOST
+        """True if the mean is decidedly lower, by more than :data:`LOST`; that of one seed by twice as much."""
+        decided = self.accuracy.word == "less" or (
+            self.accuracy.reason == "one seed" and self.change.value < -2 * LOST
+        )
+        return decided and not self.change.value >= -LOST
 
     @property
     def difference(self) -> str:
@@ -110,16 +113,21 @@ def _every(findings: Findings) -> list[Pair]:
 
 def _compared(findings: Findings) -> dict[int, list[Pair]]:
     problems = {id(methods): _paired(methods) for methods in findings.problems}
-    every = [(pair, pair.dense) for pairs in problems.values() for pair in pairs if pair.dense]
-    families = [[pair.scale.records, dense.scale.records] for pair, dense in every]
-    verdicts = [judge_methods(families, one) for one in (Record.step_seconds, Record.final_accuracy)]
-    judged = {id(pair): (*one, *other) for (pair, _), one, other in zip(every, *verdicts, strict=True)}
-    return {
-        number: [
-            replace(pair, judged=of[0], accuracy=of[1]) if (of := judged.get(id(pair))) else pair for pair in pairs
-        ]
-        for number, pairs in problems.items()
+    dense = {id(pair.dense): pair.dense for pairs in problems.values() for pair in pairs if pair.dense}
+    families = [
+        [pair for pairs in problems.values() for pair in pairs if pair.dense is row] for row in dense.values()
+    ]
+    records = [
+        [row.scale.records, *(pair.scale.records for pair in some)]
+        for row, some in zip(dense.values(), families, strict=True)
+    ]
+    steps, accuracies = (judge_methods(records, one) for one in (Record.step_seconds, Record.final_accuracy))
+    judged = {
+        id(pair): replace(pair, judged=step.swapped, accuracy=accuracy.swapped)
+        for some, *verdicts in zip(families, steps, accuracies, strict=True)
+        for pair, step, accuracy in zip(some, *verdicts, strict=True)
     }
+    return {number: [judged.get(id(pair), pair) for pair in pairs] for number, pairs in problems.items()}
 
 
 def _paired(methods: Sequence[Method]) -> list[Pair]:
@@ -234,7 +242,7 @@ def bytes_answer(findings: Findings) -> Answer | None:
     less = [row for row in every if (row.scale.median(Record.bytes_sent_per_rank) or whole) < whole]
     costs = [
         ((row.scale.median(Record.bytes_sent_per_rank) or whole) / whole, row, change)
-        for row, change in zip(less, changes_of_accuracy((row.scale, base.scale) for row in less), strict=True)
+        for row, change in zip(less, changes_of_accuracy(base.scale, (row.scale for row in less)), strict=True)
         if math.isfinite(change.low)
     ]
     costs.sort(key=lambda entry: (not _has_fewer_bits(entry[1].scale.record), entry[2].low < -MAX_LOSS, entry[0]))

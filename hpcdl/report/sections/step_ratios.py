@@ -33,7 +33,9 @@ def _trained(findings: Findings, name: str) -> list[Record]:
 def _ends(findings: Findings) -> list[Record]:
     """Return the smallest and the largest batch of each network on one rank."""
     single = [record for record in _trained(findings, "batch_times") if record.ranks == 1 and record.global_batch]
-    alike = group_by_key((record.model, record) for record in single).values()
+    single.sort(key=lambda record: record.step_seconds or 0.0)
+    alike = [*group_by_key((record.model, record) for record in single).values()]
+    alike.sort(key=lambda some: (some[0].step_seconds or 0.0) / (some[-1].step_seconds or 1.0))
     sizes = [[record.global_batch or 0 for record in records] for records in alike]
     pairs = zip(alike, sizes, strict=True)
     return [
@@ -80,6 +82,7 @@ SPLIT: Final = View(
     against=lambda side, _: side.name == "none",
     subject=_split,
     where=lambda findings, side: findings.settings.where(side.record),
+    value=lambda record: record.parallelism or "none",
 )
 
 
@@ -192,7 +195,8 @@ def _sharded(findings: Findings) -> list[Record]:
 
 def _place(findings: Findings, side: Side) -> str:
     """Return where a method ran, with its scheme if sharded methods have several."""
-    schemes = {scheme_name(record) for record in _sharded(findings) if record.strategy != "synchronous"}
+    alike = [record for record in _sharded(findings) if record.problem() == side.record.problem()]
+    schemes = {scheme_name(record) for record in alike if record.strategy != "synchronous"}
     scheme = title_of(scheme_name(side.record)).removeprefix("a ") if len(schemes) > 1 else ""
     return findings.settings.where(side.record, scheme)
 
@@ -238,6 +242,13 @@ class Cost(NamedTuple):
     def is_noise(self) -> bool:
         """True if the program is not decidedly slower."""
         return self.judged.word != "more"
+
+    @property
+    def words(self) -> str:
+        """By how much the program is slower."""
+        if self.judged.reason == "one launch":
+            return f"{longer(self.judged.size.value)} in one launch, which decides nothing,"
+        return "no measurably longer time" if self.is_noise else longer(*self.judged.size)
 
 
 def measured_costs(findings: Findings) -> list[Cost]:
@@ -325,13 +336,11 @@ def costs_answer(findings: Findings) -> Answer | None:
     told, details = [], list[str]()
     if exchanges:
         worst = max(exchanges, key=lambda cost: cost.judged.size.value)
-        most = "at most " if len(exchanges) > 1 else ""
-        size = "no measurably longer time" if worst.is_noise else f"{most}{longer(*worst.judged.size)}"
-        told.append(f"an exchange through hpcdl takes {size} than with mpi4py alone")
+        most = "at most " if len(exchanges) > 1 and not worst.is_noise else ""
+        told.append(f"an exchange through hpcdl takes {most}{worst.words} than with mpi4py alone")
     if traced:
         worst = max(traced, key=lambda cost: cost.judged.size.value)
-        size = "no measurably longer time" if worst.is_noise else longer(*worst.judged.size)
-        told.append(f"tracing makes a step take {size}")
+        told.append(f"tracing makes a step take {worst.words}")
     if not told:
         return None
     if simulated := [record for record in findings.records if record.simulation_seconds]:
