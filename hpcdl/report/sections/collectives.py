@@ -191,7 +191,8 @@ def _at_once(findings: Findings) -> list[Record]:
 def _case(_: Findings, side: Side) -> str:
     record = side.record
     collectives = f"{record.collective} and {record.concurrent}".replace("_", "-")
-    return f"for {collectives} of {volume(record.message_bytes)} by {title_of(scheme_name(record.but(communicators=1)))}"
+    scheme = title_of(scheme_name(record.but(communicators=1)))
+    return f"for {collectives} of {volume(record.message_bytes)} by {scheme}"
 
 
 COMMUNICATORS: Final = View(

@@ -8,7 +8,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.analysis.run.record import ANY, Record, group_by_key
+from hpcdl.analysis.run.launches import Launch, undisturbed
+from hpcdl.analysis.run.record import ANY, Record, group_by_key, judge_methods
 from hpcdl.analysis.statistics import judging
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, interval, longer, plural, rate, seconds, sentence, volume
@@ -260,33 +261,42 @@ def measured_costs(findings: Findings) -> list[Cost]:
     return findings.once(_measured_costs)
 
 
-_Times = dict[Hashable, float]
-"""Median time by launch and seed."""
-
-
 def _measured_costs(findings: Findings) -> list[Cost]:
-    groups: dict[tuple[object, ...], tuple[str, Record, tuple[_Times, _Times]]] = {}
-    for launch in findings.launches:
-        record, unit = launch.record, (launch.record.launch, launch.record.seed)
-        if record.kind == "pairwise" and record.aggregation in {"raw", "fabric"} and len(launch.seconds):
-            *_, sides = groups.setdefault((record.problem(), record.ranks), ("fabric", record, ({}, {})))
-            sides[record.aggregation == "fabric"][unit] = float(np.median(launch.seconds))
-        if record.settings.get("trace") == "alternating" and len(launch.seconds) > 1:
-            key = (record.problem(), record.method, record.ranks)
-            *_, sides = groups.setdefault(key, ("tracing", record, ({}, {})))
-            for offset in (0, 1):
-                sides[(record.warmup_steps + offset) % 2 == 0][unit] = float(np.median(launch.seconds[offset::2]))
-    both = [
-        (of, record, [judging.Side(times) for times in sides])
-        for of, record, sides in groups.values()
-        if all(sides)
-    ]
-    verdicts = judging.judge([(having, without) for _, _, (without, having) in both])
+    known = [record for record in findings.records if record.kind == "pairwise" and record.time_p50_seconds]
+    exchanges = list[Cost]()
+    sides = group_by_key(((record.problem(), record.ranks), record) for record in known)
+    both = [({record.aggregation: record for record in alike}, alike[0]) for alike in sides.values()]
+    both = [(named, record) for named, record in both if {"raw", "fabric"} <= named.keys()]
+    verdicts = judge_methods([[[named["fabric"]], [named["raw"]]] for named, _ in both], Record.time_p50_seconds)
+    for (named, record), (verdict,) in zip(both, verdicts, strict=True):
+        without, having = (named[name].time_p50_seconds or 0.0 for name in ("raw", "fabric"))
+        exchanges.append(Cost("fabric", record, without, having, verdict))
+    traced = [launch for launch in findings.launches if launch.record.settings.get("trace") == "alternating"]
+    cases = group_by_key(
+        ((launch.record.problem(), launch.record.method, launch.record.ranks), launch)
+        for launch in traced
+        if len(launch.seconds) > 1
+    )
+    families = [[_every_second(launches, rest) for rest in (0, 1)] for launches in cases.values()]
     costs = [
-        Cost(of, record, without.middle, having.middle, verdict)
-        for (of, record, (without, having)), (verdict,) in zip(both, verdicts, strict=True)
+        Cost("tracing", launches[0].record, without.middle, having.middle, verdict)
+        for launches, (having, without), (verdict,) in zip(
+            cases.values(), families, judging.judge(families), strict=True
+        )
     ]
-    return sorted(costs, key=lambda cost: (cost.of, cost.record.message_bytes or 0, cost.judged.size.value))
+    exchanges.sort(key=lambda cost: cost.record.message_bytes or 0)
+    return [*exchanges, *sorted(costs, key=lambda cost: cost.judged.size.value)]
+
+
+def _every_second(launches: Sequence[Launch], rest: int) -> judging.Side:
+    """Return the median of the steps with this rest when divided by 2, by launch and seed."""
+    fair = undisturbed(launches)
+    times: dict[Hashable, float] = {
+        (launch.record.launch, launch.record.seed): float(np.median(launch.seconds[offset::2]))
+        for launch in fair
+        for offset in [(launch.record.warmup_steps + rest) % 2]
+    }
+    return judging.Side(times, disturbed=bool(fair[0].disturbed))
 
 
 COST_NOTE: Final = (
