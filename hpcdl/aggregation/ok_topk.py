@@ -6,9 +6,8 @@ from typing import Final
 import numpy as np
 
 from hpcdl.aggregation.parts import entries as sparse
-from hpcdl.aggregation.parts.butterflies import doubled, nearest_first
-from hpcdl.aggregation.parts.folding import folded
 from hpcdl.aggregation.parts.messages import transfer
+from hpcdl.aggregation.parts.patterns import doubled, folded, nearest_first
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Array, Comm

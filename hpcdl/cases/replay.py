@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.aggregation.parts.collectives import half
+from hpcdl.aggregation.parts.traits import half
 from hpcdl.cases.keys.checks import CLUSTER, STAGES, STRAGGLER, Check, Setup, makes
 from hpcdl.cases.keys.combinations import CHECKED_PAIRS
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.aggregation.parts.collectives import half
+from hpcdl.aggregation.parts.traits import half
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.task import Task, join
 from hpcdl.nn.replica import Stage

@@ -9,7 +9,7 @@ from contract.generated import RANKS, generated
 from contract.operands import as_wanted, awkward_lengths, operands
 from hypothesis import strategies as st
 
-from hpcdl.aggregation.parts.collectives import offered
+from hpcdl.aggregation.parts.traits import offered
 from hpcdl.fabric.virtual.inprocess import in_process
 
 

@@ -20,9 +20,8 @@ import numpy as np
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import sizes_only
 
-_WORDS: Final = 4
-HEADER: Final = 4 * _WORDS
-"""Bytes of a header."""
+HEADER: Final = 16
+"""Bytes of a header: four words."""
 ALIGNMENT: Final = 8
 MAX_LENGTH: Final = (1 << 32) - 1
 """Most bytes of a message."""

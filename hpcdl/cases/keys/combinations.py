@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, Final
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.collectives import phases
+from hpcdl.aggregation.parts.traits import phases
 from hpcdl.cases.keys.checks import Feature, Row, Rows, Setup, makes
 from hpcdl.cases.keys.compute_times import TIMES
 from hpcdl.cases.keys.key import keys

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import traits
-from hpcdl.aggregation.parts.collectives import offered, operand
+from hpcdl.aggregation.parts.traits import offered, operand
 from hpcdl.cases.keys.key import Choice
 from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.comm import Comm

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.aggregation.parts.collectives import half
 from hpcdl.aggregation.parts.entries import Reduced, Series, nbytes
 from hpcdl.aggregation.parts.messages import transfer
+from hpcdl.aggregation.parts.traits import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Layout, Selector, SharedScalers, Sparse, Summable, Tensor, kernels
