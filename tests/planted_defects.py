@@ -86,7 +86,7 @@ DEFECTS = [
     Defect("trace/recorder.py", 'loss: float = float("nan")', "loss: float = 0.0", "trace training"),
     Defect("trace/schema.py", 'complete = complete and bool(source.attrs["complete"])', "complete = True", "trace"),
     Defect("training/parts/bucketing.py", "self._unsent[0].start >= stage.span.start", "self._unsent[0].start > stage.span.start", "training"),
-    Defect("training/parts/split/schedules.py", "ahead = min(stages - stage, microbatches)", "ahead = min(stages, microbatches)", "training"),
+    Defect("training/parts/sections.py", "ahead = min(stages - stage, microbatches)", "ahead = min(stages, microbatches)", "training"),
     Defect("training/parts/topologies.py", "1 - sum(weights.values())", "1.0", "training"),
     Defect("training/elastic_averaging.py", "BETA / workers", "BETA", "training"),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Strategies with parameter servers, which :mod:`hpcdl.training.parts.servers` describes."""
+"""Strategies with parameter servers, which :mod:`hpcdl.training.parts.server_client` describes."""
 
 import math
 from collections.abc import Callable, Coroutine
@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.optim.parts.protocol import change
-from hpcdl.training.parts.servers.client import Client
-from hpcdl.training.parts.servers.messages import ALL, Discards, Layout, Rules, ServedRank
-from hpcdl.training.parts.servers.server import Server
+from hpcdl.training.parts.server import Server
+from hpcdl.training.parts.server_client import ALL, Client, Discards, Layout, Rules, ServedRank
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Settings, Strategy
 
@@ -34,7 +33,7 @@ async def asynchronous(
     step. A worker waits for its fetch, so that the mean staleness of W workers is W - 1.
 
     ``delay_compensation`` is ``"constant"`` or ``"adaptive"``, with lambda = ``strength``
-    (:mod:`hpcdl.training.parts.servers.messages`).
+    (:mod:`hpcdl.training.parts.server`).
 
     The parameters are divided among ``servers`` shards, each with its own optimizer. The first ranks are workers
     and servers; with ``dedicated`` the last ranks are servers only.

@@ -10,15 +10,25 @@ from numpy.typing import NDArray
 from hpcdl.data.parts.dataset import Split
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT, Array, Comm
-from hpcdl.nn.replica import Stage as Layer
+from hpcdl.nn.replica import Stage
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
+from hpcdl.training.parts.flow import WHOLE
 from hpcdl.training.parts.gradient import run_passes
 from hpcdl.training.parts.journal import Outcome
+from hpcdl.training.parts.mesh import Place, placed
+from hpcdl.training.parts.sections import (
+    LOSS,
+    SCHEDULES,
+    AdjacentStage,
+    Images,
+    Loss,
+    Microbatch,
+    Neighbour,
+    Pass,
+    Section,
+    in_flight,
+)
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.flow import WHOLE
-from hpcdl.training.parts.split.mesh import Place, placed
-from hpcdl.training.parts.split.neighbours import LOSS, Images, Loss, Neighbour, Stage
-from hpcdl.training.parts.split.schedules import SCHEDULES, Microbatch, Pass, Section, in_flight
 from hpcdl.training.parts.traits import Settings, Strategy
 
 
@@ -32,7 +42,7 @@ async def pipeline(
         stage 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .
 
     A batch is divided into ``microbatches``, whose activations pass from stage to stage. ``schedule`` is ``gpipe``
-    or ``1f1b`` (:mod:`hpcdl.training.parts.split.schedules`). Both sum the gradients of all microbatches before
+    or ``1f1b`` (:mod:`hpcdl.training.parts.sections`). Both sum the gradients of all microbatches before
     the update, so that training equals that of the undivided network. Exceptions: batch normalisation uses the
     statistics of each microbatch, and on GPUs dropout draws other masks.
 
@@ -77,7 +87,7 @@ class PipelineStage:
         ends = bounds(session.global_batch, self.place.data.size, session.inputs.shares)
         self._most = -(-int(np.diff(ends).max()) // self.microbatches)
         """Images of a microbatch, at most."""
-        neighbour = partial(Stage, pipe, replica, self._most, len(bindings))
+        neighbour = partial(AdjacentStage, pipe, replica, self._most, len(bindings))
         self._before = None if replica.is_first else neighbour(before=True)
         self._after = None if replica.is_last else neighbour(before=False)
         self._with_heads: list[int] = []
@@ -91,7 +101,7 @@ class PipelineStage:
         await pipe.native("allreduce", marks)
         self._with_heads = np.flatnonzero(marks).tolist()
 
-    async def gradient(self, step: int, outcome: Outcome, complete: Callable[[Layer], None]) -> float:
+    async def gradient(self, step: int, outcome: Outcome, complete: Callable[[Stage], None]) -> float:
         """Compute the stage's gradient of a batch; return the losses of its auxiliary classifiers.
 
         ``complete`` is called after the last backward of each layer.

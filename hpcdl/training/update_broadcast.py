@@ -8,9 +8,9 @@ from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import change
-from hpcdl.training.parts.compressed.compressed import Compressed
-from hpcdl.training.parts.compressed.plan import Piece, Plan
+from hpcdl.training.parts.compressed import Compressed
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.plan import Piece, Plan
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import COUNTER_RANK, Snapshots, assign_steps, numbered_steps
 from hpcdl.training.parts.traits import Settings, Strategy

@@ -10,7 +10,7 @@ from hpcdl import registry
 from hpcdl.commands.parts.array_contracts import SHAPES, check_compressor, check_conservation, layout
 from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
 from hpcdl.compression.sparsification import TopK
-from hpcdl.training.parts.compressed.plan import kind_of
+from hpcdl.training.parts.plan import kind_of
 
 NAMES = [name for name in registry.names("compression") if name != "none"]
 

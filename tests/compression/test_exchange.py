@@ -15,8 +15,8 @@ from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.replica import Tensor
-from hpcdl.training.parts.compressed.compressed import shards
-from hpcdl.training.parts.compressed.plan import of_sizes
+from hpcdl.training.parts.compressed import shards
+from hpcdl.training.parts.plan import of_sizes
 
 RANKS = [*range(1, 10), 16]
 PAIRS = [(compressor, scheme) for compressor in COMPRESSORS for scheme in SCHEMES if fits(compressor, scheme)]

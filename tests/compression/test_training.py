@@ -10,7 +10,7 @@ from contract.tiny import replicas, tiny_session
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parts.compressed.compressed import ResidualNorms
+from hpcdl.training.parts.compressed import ResidualNorms
 from hpcdl.training.synchronous import synchronous
 
 RANKS = 3

@@ -15,7 +15,7 @@ from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.servers.messages import Request
+from hpcdl.training.parts.server_client import Request
 from hpcdl.training.synchronous import synchronous
 
 

@@ -42,9 +42,8 @@ from hpcdl.nn.split.layers import (
 from hpcdl.prediction.parallelism import stated, variables
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parts.split.flow import ModelParallel
-from hpcdl.training.parts.split.mesh import Mesh, placed
-from hpcdl.training.parts.split.model_group import ModelGroup
+from hpcdl.training.parts.flow import ModelParallel
+from hpcdl.training.parts.mesh import Mesh, ModelGroup, placed
 from hpcdl.training.synchronous import synchronous
 
 

@@ -14,7 +14,7 @@ from hpcdl.nn.split.division import divide
 from hpcdl.optim.adaptive import Adagrad
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.local_sgd import parameter_averaging
-from hpcdl.training.parts.split.mesh import Mesh, placed
+from hpcdl.training.parts.mesh import Mesh, placed
 from hpcdl.training.sandblaster import sandblaster
 
 LINEAR = [Flatten("flatten"), Linear("fc1", 13, relu=True), Linear("fc2", 9, relu=True), Linear("fc3", 7)]

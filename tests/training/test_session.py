@@ -14,9 +14,9 @@ from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.kernels.numpy.activation_pool import _POOL
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
-from hpcdl.training.parts.compressed.plan import MessageCodec
-from hpcdl.training.parts.evaluation import test_share as share_of_test
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.plan import MessageCodec
+from hpcdl.training.parts.session import test_share as share_of_test
 from hpcdl.training.parts.traits import Strategy
 
 
@@ -75,7 +75,7 @@ def test_all_ranks_together_evaluate_the_whole_test_set(ranks):
 
 @pytest.mark.parametrize(("global_batch", "ranks"), [(60, 2), (61, 2), (7, 3), (2, 5)])
 def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monkeypatch):
-    monkeypatch.setattr("hpcdl.training.parts.evaluation.TEST_BYTES", 1)
+    monkeypatch.setattr("hpcdl.training.parts.session.TEST_BYTES", 1)
     mine = session("none", "float32", global_batch=global_batch)
     sizes = []
     predict = mine.replica.predict

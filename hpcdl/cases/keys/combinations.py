@@ -17,7 +17,7 @@ from hpcdl.cases.keys.compute_times import TIMES
 from hpcdl.cases.keys.key import keys
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.geometry import HALF
-from hpcdl.training.parts.compressed.plan import readable
+from hpcdl.training.parts.plan import readable
 
 
 def _declared(folder: str, noun: str, text: str, has: Callable[[Any], Any]) -> Feature:

@@ -19,9 +19,9 @@ from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.replica import Tensor
 from hpcdl.trace.files import read_toml
 from hpcdl.trace.recorder import Scalar
-from hpcdl.training.parts.compressed.compressed import Compressed
-from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
+from hpcdl.training.parts.compressed import Compressed
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.plan import ExchangeSettings, Plan, kind_of
 from hpcdl.training.parts.session import Session
 
 

@@ -7,12 +7,21 @@ from typing import Any
 
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.nn.replica import Stage
+from hpcdl.training.parts.flow import WHOLE, Flow
 from hpcdl.training.parts.journal import Outcome
+from hpcdl.training.parts.sections import (
+    Images,
+    Later,
+    Loss,
+    Microbatch,
+    Moving,
+    Neighbour,
+    Pass,
+    Passes,
+    Section,
+    gpipe,
+)
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.flow import WHOLE, Flow
-from hpcdl.training.parts.split.neighbours import Images, Loss, Neighbour
-from hpcdl.training.parts.split.passes import Later, Moving, Passes
-from hpcdl.training.parts.split.schedules import Microbatch, Pass, Section, gpipe
 
 
 async def _nothing(_stage: Stage) -> None:
@@ -96,7 +105,7 @@ async def gradient(
 
     ``inputs()`` returns images and labels. Each image's gradient is multiplied by ``scale``, by default 1 /
     images. ``before``, ``after`` and ``again`` are those of :func:`run_passes`. Split layers may work in passes
-    (:mod:`hpcdl.training.parts.split.passes`).
+    (:mod:`hpcdl.training.parts.sections`).
     """
     group, stages = session.group, session.replica.stages
     x, labels = await comm.compute(INPUT, inputs)

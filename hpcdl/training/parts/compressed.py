@@ -1,6 +1,16 @@
-"""Compressed gradients of one rank: its compressor, its residual, and its exchanges.
+"""Exchange of compressed gradients by one rank: its compressor, its residual, and its exchanges.
 
-Exchanges: sums of entries or vectors, messages to all ranks, servers of shards.
+In comes a piece of the flat gradient. Out comes its sum over all ranks, or nearly: what a rank did not send stays
+in its residual and is added to its next gradient (error feedback)::
+
+    gradient + residual  -- compressor -->  vectors, entries or messages  -- exchange -->  sum
+                                   residual  <-  what was not sent
+
+The compressor's product decides the exchange. Vectors are summed by any scheme. Entries, positions with values,
+are summed by a scheme for entries, or sent as messages. Messages go to all ranks, or to servers that sum their
+slices and send them back compressed again, with a second residual. ``plan.py`` chooses the exchange of a case.
+
+The one rule: sent + residual = gradient + earlier residual, on every rank and for every element.
 """
 
 import math
@@ -22,7 +32,7 @@ from hpcdl.compression.parts.protocol import Layout, Selector, SharedScalers, Sp
 from hpcdl.fabric.comm import Array, Comm, Device
 from hpcdl.fabric.vectors import no_bytes
 from hpcdl.trace.recorder import Residual
-from hpcdl.training.parts.compressed.plan import MessageCodec, Piece, Plan, located
+from hpcdl.training.parts.plan import MessageCodec, Piece, Plan, located
 
 SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
 Sum = Callable[..., Coroutine[Any, Any, Any]]
