@@ -29,7 +29,7 @@ class QSGD:
         self.state: dict[str, Array] = {}
         self.variance = min(bucket / levels**2, bucket**0.5 / levels)
         self._kernels, self._codes = kernels(None, "levels"), kernels(None, "integer_codes")
-        self._key = kernels(None, "draws").key
+        self._key = kernels(None, "reproducible").key
         self._levels, self._bucket = levels, bucket
         self._seed, self._rank = layout.seed, layout.rank
         self._dtype = np.dtype(layout.dtype)
@@ -82,7 +82,7 @@ class TernGrad(FixedLength):
         if clip < 0:
             raise ValueError(f"clip is {clip}, below 0")
         super().__init__("ternary", layout, protocol.tensors(layout), numbers=1, bits=2)
-        self._key = kernels(None, "draws").key
+        self._key = kernels(None, "reproducible").key
         self._clip = clip
         self._seed, self._rank = layout.seed, layout.rank
         self.layout = layout

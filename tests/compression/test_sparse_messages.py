@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcdl import registry
-from hpcdl.compression.parts.message_encoders import HEADER, SparseMessages
 from hpcdl.compression.parts.protocol import Layout, Sparse
+from hpcdl.compression.parts.selection import HEADER, SparseMessages
 
 CODES = registry.names("codes")
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.compression.kernels import low_rank
-from hpcdl.compression.kernels.lanes import CHUNK, LANES, add_chunks
+from hpcdl.compression.kernels.reproducible import CHUNK, LANES, add_chunks
 from hpcdl.compression.kernels.ternary import join
 from hpcdl.compression.parts.selection import Magnitude, bits
 from hpcdl.fabric.comm import Array, Device

@@ -8,8 +8,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compiled import njit
-from hpcdl.compression.kernels.draws import UNIT, draw
-from hpcdl.compression.kernels.lanes import LANES, total
+from hpcdl.compression.kernels.reproducible import LANES, UNIT, draw, total
 from hpcdl.fabric.comm import Array
 
 SMALLEST: Final = 1e-140

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hpcdl.compiled import njit
-from hpcdl.compression.kernels.lanes import BLOCK, pack_bits, unpack_bits
+from hpcdl.compression.kernels.reproducible import BLOCK, pack_bits, unpack_bits
 from hpcdl.fabric.comm import Array
 
 

@@ -3,8 +3,17 @@
 import numpy as np
 
 from hpcdl.compiled import njit
-from hpcdl.compression.kernels.draws import UNIT, draw
-from hpcdl.compression.kernels.lanes import BLOCK, CHUNK, LANES, pack_pairs, piece, total, unpack_pairs
+from hpcdl.compression.kernels.reproducible import (
+    BLOCK,
+    CHUNK,
+    LANES,
+    UNIT,
+    draw,
+    pack_pairs,
+    piece,
+    total,
+    unpack_pairs,
+)
 from hpcdl.fabric.comm import Array
 
 

@@ -27,8 +27,8 @@ from hpcdl.aggregation.parts.entries import Reduced, Series, nbytes
 from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import half
 from hpcdl.aggregation.ring import ring
-from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Layout, Selector, SharedScalers, Sparse, Summable, Tensor, kernels
+from hpcdl.compression.parts.selection import SparseMessages, VectorMessages
 from hpcdl.fabric.comm import Array, Comm, Device
 from hpcdl.fabric.vectors import no_bytes
 from hpcdl.trace.recorder import Residual

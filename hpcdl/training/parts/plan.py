@@ -11,8 +11,8 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts.messages import HEADER, opened, padded, seal
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Code, Compression, Encoder, Layout, SharedScalers, Sparse, Tensor
+from hpcdl.compression.parts.selection import SparseMessages, VectorMessages
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import phantom
 
