@@ -17,7 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +29,7 @@ from hpcdl.aggregation.parts.traits import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Layout, Selector, SharedScalers, Sparse, Summable, Tensor, kernels
 from hpcdl.compression.parts.selection import SparseMessages, VectorMessages
-from hpcdl.fabric.comm import Array, Comm, Device
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import no_bytes
 from hpcdl.trace.recorder import Residual
 from hpcdl.training.parts.plan import MessageCodec, Piece, Plan, located
@@ -39,48 +39,33 @@ Sum = Callable[..., Coroutine[Any, Any, Any]]
 Gather = Callable[[Comm, Array, int], Coroutine[Any, Any, list[Array]]]
 
 
-@dataclass(eq=False)
-class SparseSums:
-    """Sums of the entries that one rank's selector sends, of all pieces of the gradient.
+async def by_entries(
+    comm: Comm,
+    selector: Selector,
+    piece: Piece,
+    scheme: SparseSum,
+    series: Series,
+    residual: Array | None,
+    layout: Layout,
+) -> None:
+    """Sum the entries that a selector sends of a piece; ``residual`` gets those that the sum lacks."""
+    gradient = piece.gradient
 
-    Entries that a sum lacks return to the residual.
-    """
-
-    selector: Selector
-    scheme: SparseSum
-    tensors: Sequence[Tensor]
-    own_residual: Array | None
-    """Residual of the selector itself, (size of the gradient,)."""
-    device: Device | None
-    """Device that holds gradient and residual; entries are on the host."""
-    _series: dict[tuple[int, int], Series] = field(default_factory=dict)
-
-    async def reduce(self, comm: Comm, piece: Piece) -> None:
-        """Replace the gradient of a piece by the sum of all ranks' entries; raises FloatingPointError."""
-        span, gradient = piece.span, piece.gradient
-        key = span.start, span.stop
-        if key not in self._series:
-            self._series[key] = Series(len(gradient), self.selector.most(span))
-        entries = await comm.apply("encode", partial(self._select, piece), 2 * gradient.nbytes)
-        total, rest = await self.scheme(comm, entries, self._series[key])
-        residual = piece.residual
-        if residual is None and self.own_residual is not None:
-            residual = self.own_residual[span]
-        await comm.apply(
-            "decode", partial(self._write, total, rest, gradient, residual), gradient.nbytes + nbytes(total, rest)
-        )
-
-    def _select(self, piece: Piece) -> Sparse:
+    def select() -> Sparse:
         vector = piece.add_residual()
-        with located(piece, vector, self.tensors):
-            return self.selector.select(piece.span, vector, piece.step)
+        with located(piece, vector, layout.tensors):
+            return selector.select(piece.span, vector, piece.step)
 
-    def _write(self, total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
-        entries = kernels(self.device, "entries")
+    def write() -> None:
+        entries = kernels(layout.device, "entries")  # gradient and residual may be on a device
         gradient[:] = 0
         entries.put(*total, gradient)
         if residual is not None:
             entries.add(*rest, residual)
+
+    selected = await comm.apply("encode", select, 2 * gradient.nbytes)
+    total, rest = await scheme(comm, selected, series)
+    await comm.apply("decode", write, gradient.nbytes + nbytes(total, rest))
 
 
 async def by_sums(
@@ -202,11 +187,8 @@ def shards(span: slice, servers: int, tensors: Sequence[Tensor] | None) -> list[
     size = span.stop - span.start
     ends = [size * (number + 1) // servers for number in range(servers)]
     if tensors is not None:
-        edges = [
-            0,
-            *(tensor.span.stop - span.start for tensor in tensors if span.start < tensor.span.stop <= span.stop),
-            size,
-        ]
+        stops = [tensor.span.stop for tensor in tensors if span.start < tensor.span.stop <= span.stop]
+        edges = [0, *(stop - span.start for stop in stops), size]
         ends = [min(edges, key=lambda edge: (abs(edge - end), edge)) for end in ends[:-1]] + [size]
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
@@ -356,7 +338,16 @@ class Compressed:
         if self._dense is None:
             return NO_FIDELITY._replace(residual_norm=norm)
         await comm.native("allreduce", self._dense)
-        return await comm.compute("evaluation", partial(_compared, exchanged, self._dense, norm))
+        dense = self._dense
+
+        def compare() -> Fidelity:
+            lengths = [float(np.linalg.norm(vector)) for vector in (exchanged, dense)]
+            if not all(lengths):
+                return NO_FIDELITY._replace(residual_norm=norm)
+            cosine = float(np.vdot(exchanged, dense)) / math.prod(lengths)
+            return Fidelity(norm, cosine, float(np.linalg.norm(exchanged - dense)) / lengths[1])
+
+        return await comm.compute("evaluation", compare)
 
     def _keep(self, span: slice, gradient: Array) -> None:
         if self._dense is None:
@@ -373,8 +364,16 @@ class Compressed:
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
         if scheme.sparse:
             own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
-            sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own, layout.device)
-            return lambda comm, piece, _: sums.reduce(comm, piece)
+            sparse_sum, series = partial(plan.scheme, **settings), dict[tuple[int, int], Series]()
+
+            async def sum_entries(comm: Comm, piece: Piece, _aggregate: Sum) -> None:
+                bounds = piece.span.start, piece.span.stop
+                if bounds not in series:
+                    series[bounds] = Series(len(piece.gradient), compressor.most(piece.span))
+                residual = own[piece.span] if piece.residual is None and own is not None else piece.residual
+                await by_entries(comm, compressor, piece, sparse_sum, series[bounds], residual, layout)
+
+            return sum_entries
         codec = self._codec(compressor, layout)
         if scheme.gathers:
             gather = half(partial(plan.scheme, **settings), "gather")
@@ -438,11 +437,3 @@ class Compressed:
             name = f"residual of sums {span.start}"
             self._residuals[bounds] = self.vector(name, span.stop - span.start)
         return self._residuals[bounds]
-
-
-def _compared(exchanged: Array, dense: Array, residual_norm: float) -> Fidelity:
-    lengths = [float(np.linalg.norm(vector)) for vector in (exchanged, dense)]
-    if not all(lengths):
-        return NO_FIDELITY._replace(residual_norm=residual_norm)
-    cosine = float(np.vdot(exchanged, dense)) / math.prod(lengths)
-    return Fidelity(residual_norm, cosine, float(np.linalg.norm(exchanged - dense)) / lengths[1])

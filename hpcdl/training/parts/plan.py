@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,10 +121,6 @@ def located(piece: Piece, vector: Array, tensors: Sequence[Tensor]) -> Iterator[
         raise FloatingPointError(f"step {piece.step}: gradient of {where}: {error}") from None
 
 
-CODE: Final = "words"
-"""Code of positions if a suite names none."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExchangeSettings:
     """Settings that every compressor has in a suite."""
@@ -184,7 +180,7 @@ class Plan:
     def make_code(self) -> Code:
         """Return the entropy code of positions. Raises ValueError for an unknown one."""
         code = self.settings.code
-        table = {"name": code} if isinstance(code, str) else dict(code or {"name": CODE})
+        table = {"name": code} if isinstance(code, str) else dict(code or {"name": "words"})
         name = table.pop("name", None)
         try:
             if not isinstance(name, str):

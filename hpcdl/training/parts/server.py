@@ -151,7 +151,7 @@ class Server:
             self._take_snapshot()
 
     async def _receive_request(self) -> None:
-        header = server_client.buffer(Request)
+        header = np.empty(len(Request._fields), np.int64)
         status = await self._comm.recv(header, ANY, server_client.REQUEST)
         request = Request(*header.tolist())
         worker = self._running.get(status.source)

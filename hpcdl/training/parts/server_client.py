@@ -40,7 +40,6 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcdl.fabric.comm import Array, Comm, PeerLost
 from hpcdl.fabric.task import Task
@@ -84,11 +83,6 @@ class Answer(NamedTuple):
     version: int
     applied: int
     """Parts of global batches in those updates; see :attr:`ServedRank.parts`."""
-
-
-def buffer(kind: type[Request | Answer]) -> npt.NDArray[np.int64]:
-    """Return a receive buffer for a message."""
-    return np.empty(len(kind._fields), np.int64)
 
 
 @dataclass(frozen=True)
@@ -428,7 +422,7 @@ class Client:
                 await self._rank.transfers.push(server, gradient)
             if request.wanted <= 0:
                 return None
-            header = buffer(Answer)
+            header = np.empty(len(Answer._fields), np.int64)
             await self._comm.recv(header, server, ANSWER)
             await self._rank.transfers.fetch(server, parameters)
         except PeerLost as lost:

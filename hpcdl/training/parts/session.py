@@ -283,20 +283,19 @@ class Session:
 
     @property
     def steps(self) -> int:
-        """Steps of the whole training."""
         return self.inputs.steps
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of this rank's vectors: parameters, gradients, state, those of the optimizer and the strategy."""
         replica = self.replica
-        own = [replica.layer_gradient, replica.state]
+        vectors = [replica.layer_gradient, replica.state, *self.vectors.values()]
         if self.resident_bytes is None:
-            own += [replica.parameters, replica.gradients]
-        states = [vector for optimizer in (self.optimizer, *self._parts) for vector in optimizer.state.values()]
-        states += self.compressed.state.values() if self.compressed is not None else ()
-        size = sum(vector.nbytes for vector in (*own, *states, *self.vectors.values()))
-        return size + (self.resident_bytes or 0)
+            vectors += [replica.parameters, replica.gradients]
+        for optimizer in (self.optimizer, *self._parts):
+            vectors += optimizer.state.values()
+        vectors += self.compressed.state.values() if self.compressed is not None else ()
+        return sum(vector.nbytes for vector in vectors) + (self.resident_bytes or 0)
 
     @contextmanager
     def step(self, step: int) -> Iterator[tuple[Outcome, float]]:
