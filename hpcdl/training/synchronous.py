@@ -38,9 +38,5 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
 
 
 TRAITS: Final = Strategy(
-    lockstep=True,
-    weighs_images=True,
-    splits_layers=True,
-    compresses=True,
-    check=check_bucket_bytes,
+    lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check_bucket_bytes
 )

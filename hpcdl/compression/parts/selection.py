@@ -33,11 +33,6 @@ def bits(value: float, dtype: np.dtype[np.generic]) -> Magnitude:
     return bits_of(np.abs(np.array([value], dtype)))[0]  # type: ignore[no-any-return]
 
 
-def from_bits(magnitude: Magnitude, dtype: np.dtype[np.generic]) -> float:
-    """Return the number, zero or more, of these bits."""
-    return float(np.array([magnitude]).view(dtype)[0])
-
-
 def largest(magnitudes: Array, count: int) -> Array:
     """Return a mask of the ``count`` largest of more magnitudes."""
     # Entries equal to the least one fill the remaining places in order: all machines choose alike.

@@ -95,11 +95,9 @@ def _next(rounds: Iterator[Array], piece: Piece, tensors: Sequence[Tensor]) -> A
 
 async def by_messages(comm: Comm, codec: MessageCodec, piece: Piece, gather: Gather) -> None:
     """Encode a piece, gather all messages, and decode them in the order of ranks, so that bits are equal."""
-    span, gradient = piece.span, piece.gradient
-    with comm.scratch(comm.size * codec.bound(span), no_bytes(gradient)) as table:
-        message = await codec.write(comm, piece, table)
-        messages = await gather(comm, table, len(message))
-        await codec.add(comm, span, dict(enumerate(messages)), gradient, base=0)
+    with comm.scratch(comm.size * codec.bound(piece.span), no_bytes(piece.gradient)) as table:
+        messages = await gather(comm, table, len(await codec.write(comm, piece, table)))
+        await codec.add(comm, piece.span, dict(enumerate(messages)), piece.gradient, base=0)
 
 
 async def by_servers(
