@@ -110,12 +110,8 @@ class Section(NamedTuple):
 
 NUMBERS: Final = 127
 """Tags of each direction; microbatches take them in turn."""
-FORWARD: Final = 0
-"""First tag of activations."""
-BACKWARD: Final = NUMBERS
-"""First tag of gradients."""
-LOSS: Final = 2 * NUMBERS
-"""Tag of losses of auxiliary classifiers."""
+FORWARD, BACKWARD, LOSS = 0, NUMBERS, 2 * NUMBERS
+"""First tags of activations and of their gradients; tag of losses of auxiliary classifiers."""
 
 
 class Neighbour:

@@ -99,7 +99,22 @@ class Evaluation:
             await alike.native("allreduce", replica.state)
             await comm.compute("evaluation", partial(itruediv, replica.state, alike.size))
         self.tested = replica.parameters if parameters is None else parameters
-        means = partial(self._means, comm, parameters, through)
+
+        async def means(split: Split) -> NDArray[np.float64]:
+            """Return mean loss and accuracy of all ranks together, (2,); NaN if training has diverged on any."""
+            if inputs.group is not None:
+                sums = await inputs.group.test(comm, split, inputs.global_batch, parameters)
+            elif through is None:
+                own, batch = (comm.rank, comm.size), inputs.global_batch
+                work = partial(test_share, replica, split, own, batch, inputs.prefetch, parameters)
+                sums = await comm.compute("evaluation", work)
+            else:
+                sums = await through(split)
+            if not np.isfinite(self.tested).all():
+                sums[:] = math.nan
+            await comm.native("allreduce", sums)
+            return sums / len(split) if math.isfinite(sums[0]) else np.full(2, math.nan)
+
         self._again = means if inputs.dataset.validation is not None else None
         loss, accuracy = map(float, await means(inputs.dataset.watched))
         epochs, samples = steps / inputs.steps_per_epoch, round(steps * inputs.global_batch)
@@ -109,31 +124,6 @@ class Evaluation:
         self.journal.evaluation(epochs, loss, accuracy, samples, consensus=consensus, fidelity=fidelity, at=at)
         reached = self.target_accuracy is not None and accuracy >= self.target_accuracy
         return bool(self.stop_at_target and reached)
-
-    async def _means(
-        self,
-        comm: Comm,
-        parameters: Array | None,
-        through: Callable[[Split], Awaitable[NDArray[np.float64]]] | None,
-        split: Split,
-    ) -> NDArray[np.float64]:
-        """Return mean loss and accuracy of all ranks together, (2,).
-
-        Both are NaN if the loss or a parameter of any rank is not finite: training has diverged.
-        """
-        inputs = self.inputs
-        if self.inputs.group is not None:
-            sums = await self.inputs.group.test(comm, split, inputs.global_batch, parameters)
-        elif through is None:
-            own, batch = (comm.rank, comm.size), inputs.global_batch
-            work = partial(test_share, self.inputs.replica, split, own, batch, inputs.prefetch, parameters)
-            sums = await comm.compute("evaluation", work)
-        else:
-            sums = await through(split)
-        if not np.isfinite(self.tested).all():
-            sums[:] = math.nan
-        await comm.native("allreduce", sums)
-        return sums / len(split) if math.isfinite(sums[0]) else np.full(2, math.nan)
 
     async def test_at_end(self) -> dict[str, float]:
         """Return ``test_loss`` and ``test_accuracy`` as in the last test; nothing without a validation set."""
