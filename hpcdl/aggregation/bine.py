@@ -1,16 +1,7 @@
 from typing import Final
 
 from hpcdl.aggregation.parts import patterns
-from hpcdl.aggregation.parts.patterns import (
-    Division,
-    Fold,
-    Place,
-    add_guest,
-    is_latency,
-    send_down,
-    sum_up,
-    swings,
-)
+from hpcdl.aggregation.parts.patterns import Division, Fold, Place, is_latency, swings
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts
@@ -80,12 +71,12 @@ async def reduce(comm: Comm, buffer: Array, *, optimal: str = "bandwidth") -> No
     fold, rank = Fold.of(comm.size), comm.rank
     if is_latency(optimal):
         place = _tree(fold, rank)
-        await sum_up(comm, [buffer], place._replace(children=place.children[::-1]))
+        await patterns.sum_up(comm, [buffer], place._replace(children=place.children[::-1]))
         return
     if fold.is_guest(rank):
         await comm.send(buffer, rank - 1)
         return
-    await add_guest(comm, fold, buffer)
+    await patterns.add_guest(comm, fold, buffer)
     division = Division(comm, fold, swings(fold.power), buffer)
     await patterns.halve(comm, division)
     for step in reversed(range(division.steps)):
@@ -110,7 +101,7 @@ async def broadcast(comm: Comm, buffer: Array, *, optimal: str = "bandwidth") ->
     """
     fold, rank = Fold.of(comm.size), comm.rank
     if is_latency(optimal):
-        await send_down(comm, [buffer], _tree(fold, rank))
+        await patterns.send_down(comm, [buffer], _tree(fold, rank))
         return
     if fold.is_guest(rank):
         await comm.recv(buffer, rank - 1)

@@ -11,23 +11,13 @@ from hpcdl.data.parts.dataset import Split
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.nn.replica import Stage
+from hpcdl.training.parts import sections
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.flow import WHOLE
 from hpcdl.training.parts.gradient import run_passes
 from hpcdl.training.parts.journal import Outcome
 from hpcdl.training.parts.mesh import Place, placed
-from hpcdl.training.parts.sections import (
-    LOSS,
-    SCHEDULES,
-    AdjacentStage,
-    Images,
-    Loss,
-    Microbatch,
-    Neighbour,
-    Pass,
-    Section,
-    in_flight,
-)
+from hpcdl.training.parts.sections import AdjacentStage, Images, Loss, Microbatch, Neighbour, Pass, Section
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Settings, Strategy
 
@@ -54,7 +44,7 @@ async def pipeline(
     ``synchronous``. Without a mesh each rank has all layers.
     """
     place = session.place or await placed(comm, 1)
-    order = SCHEDULES[schedule](place.model.rank, place.model.size, microbatches)
+    order = sections.SCHEDULES[schedule](place.model.rank, place.model.size, microbatches)
     stage = PipelineStage(comm, session, place, order, microbatches)
     await stage.find_losses()
     buckets = CompleteBuckets(place.data, session.buckets(bucket_bytes), partial(session.reduce, place.data))
@@ -82,7 +72,7 @@ class PipelineStage:
 
     def __post_init__(self) -> None:
         session, replica, pipe = self.session, self.session.replica, self.place.model
-        bindings = replica.bindings(in_flight(self.order))
+        bindings = replica.bindings(sections.in_flight(self.order))
         self._section = Section(0, bindings, [WHOLE], self.order)
         ends = bounds(session.global_batch, self.place.data.size, session.inputs.shares)
         self._most = -(-int(np.diff(ends).max()) // self.microbatches)
@@ -126,11 +116,11 @@ class PipelineStage:
             theirs = np.empty(1)
             for stage in self._with_heads:
                 if stage != last:
-                    await pipe.recv(theirs, stage, LOSS)
+                    await pipe.recv(theirs, stage, sections.LOSS)
                     auxiliary += float(theirs[0])
             outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
         elif pipe.rank in self._with_heads:
-            await pipe.send(np.array([auxiliary]), last, LOSS)
+            await pipe.send(np.array([auxiliary]), last, sections.LOSS)
 
     async def test(self, split: Split) -> NDArray[np.float64]:
         """Return the summed loss and the number of correct answers of this pipeline's share of a split, (2,).
@@ -168,7 +158,7 @@ def _divided(batch: Array, microbatches: int) -> list[Array]:
 
 
 def _in_flight(stage: int, stages: int, settings: Settings) -> int:
-    return in_flight(SCHEDULES[settings["schedule"]](stage, stages, settings["microbatches"]))
+    return sections.in_flight(sections.SCHEDULES[settings["schedule"]](stage, stages, settings["microbatches"]))
 
 
 TRAITS: Final = Strategy(
@@ -176,7 +166,7 @@ TRAITS: Final = Strategy(
     scales_loss=False,
     weighs_images=True,
     least={"microbatches": 1},
-    words={"schedule": SCHEDULES},
+    words={"schedule": sections.SCHEDULES},
     check=check_bucket_bytes,
     pipelines=True,
     microbatches=lambda settings: int(settings["microbatches"]),

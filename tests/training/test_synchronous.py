@@ -8,17 +8,7 @@ import pytest
 from contract import training
 from contract.aggregations import SCHEMES
 from contract.cases import case_of
-from contract.training import (
-    GLOBAL_BATCH,
-    STEPS,
-    TOLERANCE,
-    by_one_rank,
-    check_journals,
-    difference,
-    digits,
-    learning_rate,
-    session,
-)
+from contract.training import TOLERANCE, check_journals, difference, session
 
 from hpcdl import registry
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
@@ -64,7 +54,7 @@ def test_equals_one_rank_with_the_whole_batch(strategy, aggregation, dtype, buck
 
 def test_one_rank_equals_the_plain_loop():
     for aggregation in ("ring", "none"):
-        assert np.array_equal(*train(1, aggregation, "float32"), by_one_rank("float32"))
+        assert np.array_equal(*train(1, aggregation, "float32"), training.by_one_rank("float32"))
 
 
 @pytest.mark.slow
@@ -90,10 +80,10 @@ def test_the_journals_of_all_ranks_add_up_to_that_of_one_rank():
     check_journals(alone, recorders)
     rows, evaluations = alone.steps, alone.evaluations
     assert [(row.step, row.epoch, row.images, row.learning_rate) for row in rows] == [
-        (step, step // 11, GLOBAL_BATCH, learning_rate(step)) for step in range(STEPS)
+        (step, step // 11, training.GLOBAL_BATCH, training.learning_rate(step)) for step in range(training.STEPS)
     ]  # 1437 images are 11 whole batches
     assert [(row.step, row.epoch, row.samples) for row in evaluations] == [
-        (step, step / 11, step * GLOBAL_BATCH) for step in (6, 11, 12)
+        (step, step / 11, step * training.GLOBAL_BATCH) for step in (6, 11, 12)
     ]
     assert rows[0].loss > 1.5 > rows[-1].loss
     assert evaluations[-1].accuracy > 0.8
@@ -134,7 +124,7 @@ def test_buckets_together_are_the_gradient(bucket_bytes, buckets):
     world = in_process(2)
 
     async def program(comm):
-        mine = session("parameter_server", "float32", steps=1, dataset=digits())
+        mine = session("parameter_server", "float32", steps=1, dataset=training.digits())
         await synchronous(comm, mine, bucket_bytes=bucket_bytes)
         return mine.replica.gradients.nbytes
 

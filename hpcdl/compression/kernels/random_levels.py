@@ -8,17 +8,8 @@ from typing import Final
 import numpy as np
 
 from hpcdl.compiled import njit
-from hpcdl.compression.kernels.reproducible import (
-    BLOCK,
-    CHUNK,
-    LANES,
-    UNIT,
-    draw,
-    pack_pairs,
-    piece,
-    total,
-    unpack_pairs,
-)
+from hpcdl.compression.kernels import reproducible
+from hpcdl.compression.kernels.reproducible import BLOCK, CHUNK, LANES, UNIT, draw, piece, total
 from hpcdl.fabric.comm import Array
 
 
@@ -88,7 +79,7 @@ def encode(vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np
                 part[i] = x - ((-scaler if negative else scaler) if sent else zero)
             at = end
         codes[stop - start : (stop - start + 7) & ~7] = 0
-        pack_pairs(codes, packed[start >> 2 : (stop + 3) >> 2])
+        reproducible.pack_pairs(codes, packed[start >> 2 : (stop + 3) >> 2])
 
 
 @njit(nogil=True, cache=True)
@@ -98,7 +89,7 @@ def decode(packed: Array, cuts: Array, scalers: Array, into: Array) -> None:
     s = 0
     for start in range(0, len(into), BLOCK):
         stop = min(start + BLOCK, len(into))
-        unpack_pairs(packed[start >> 2 : (stop + 3) >> 2], codes)
+        reproducible.unpack_pairs(packed[start >> 2 : (stop + 3) >> 2], codes)
         at = start
         while at < stop:
             s, end = piece(cuts, s, at, stop)

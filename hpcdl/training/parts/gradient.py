@@ -16,7 +16,6 @@ from hpcdl.training.parts.sections import (
     Microbatch,
     Moving,
     Neighbour,
-    Pass,
     Passes,
     Section,
     gpipe,
@@ -50,17 +49,17 @@ async def run_passes(
     auxiliary = 0.0
     first_backward = next(step for step in order if not step.forward)
 
-    def expect(step: Pass) -> None:
-        (source if step.forward else sink).expect(step.microbatch, len(microbatches[step.microbatch].labels))
+    def expect(forward: bool, microbatch: int) -> None:
+        (source if forward else sink).expect(microbatch, len(microbatches[microbatch].labels))
 
-    expect(order[0])
+    expect(*order[0])
     for number, now in enumerate(order):
         given, taken = (source, sink) if now.forward else (sink, source)
         labels, shares = microbatches[now.microbatch]
         session.inputs.images = len(labels)
         x: Any = await given.received(now.microbatch)
         if number + 1 < len(order):
-            expect(order[number + 1])
+            expect(*order[number + 1])
         stages, flow = bindings[now.microbatch % len(bindings)], flows[now.microbatch % len(flows)]
         heads = [] if now.forward else [head for stage in stages for head in stage.heads]
         for head in heads:
