@@ -13,11 +13,10 @@ from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.nn.replica import Stage
 from hpcdl.training.parts import sections
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
-from hpcdl.training.parts.flow import WHOLE
 from hpcdl.training.parts.gradient import run_passes
 from hpcdl.training.parts.journal import Outcome
 from hpcdl.training.parts.mesh import Place, placed
-from hpcdl.training.parts.sections import AdjacentStage, Images, Loss, Microbatch, Neighbour, Pass, Section
+from hpcdl.training.parts.sections import WHOLE, AdjacentStage, Images, Loss, Microbatch, Neighbour, Pass, Section
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Settings, Strategy
 

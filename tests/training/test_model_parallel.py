@@ -39,8 +39,8 @@ from hpcdl.prediction.parallelism import stated, variables
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.local_sgd import parameter_averaging
-from hpcdl.training.parts.flow import ModelParallel
 from hpcdl.training.parts.mesh import Mesh, ModelGroup, placed
+from hpcdl.training.parts.sections import ModelParallel
 from hpcdl.training.sandblaster import sandblaster
 from hpcdl.training.synchronous import synchronous
 

@@ -1,25 +1,20 @@
 """One gradient of one rank: input, forward, loss and backward, layer by layer."""
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.fabric.task import Task
+from hpcdl.fabric.vectors import empty
 from hpcdl.nn.replica import Stage
-from hpcdl.training.parts.flow import WHOLE, Flow
+from hpcdl.nn.split.layout import Range
 from hpcdl.training.parts.journal import Outcome
-from hpcdl.training.parts.sections import (
-    Images,
-    Later,
-    Loss,
-    Microbatch,
-    Moving,
-    Neighbour,
-    Passes,
-    Section,
-    gpipe,
-)
+from hpcdl.training.parts.sections import WHOLE, Flow, Images, Loss, Microbatch, Neighbour, Passes, Section, gpipe
 from hpcdl.training.parts.session import Session
 
 
@@ -165,3 +160,92 @@ class _Layers:
     async def _compute(self, section: Section, source: Neighbour, sink: Neighbour) -> None:
         auxiliary = await self.run(section, source=source, sink=sink)
         self.auxiliary += auxiliary  # the sink has run later sections meanwhile
+
+
+class Moving(Neighbour):
+    """Source of the passes: this rank's images ``x``. The next part moves while the layers work on one."""
+
+    def __init__(
+        self, passes: Passes, x: Array, shares: Sequence[Range], microbatches: Sequence[Microbatch]
+    ) -> None:
+        super().__init__()
+        self.gradient = np.empty_like(x)
+        """Gradient of ``x``, complete after :meth:`finish`."""
+        self._passes = passes
+        self._x = x
+        self._own = [slice(*own[passes.group.rank]) for own in passes.own(shares)]
+        self._shares = [microbatch.shares for microbatch in microbatches]
+        self._arriving: dict[int, Task[Array]] = {}
+
+    def expect(self, microbatch: int, images: int) -> None:  # noqa: ARG002
+        if microbatch not in self._arriving and microbatch < len(self._own):
+            begin, flows = self._passes.begin, self._passes.section.flows
+            work = flows[microbatch % len(flows)].forward(
+                begin, self._x[self._own[microbatch]], self._shares[microbatch]
+            )
+            self._arriving[microbatch] = self._passes.group.start(work)
+
+    async def received(self, microbatch: int) -> Array:
+        arrived = await self._arriving[microbatch]
+        self.expect(microbatch + 1, 0)
+        return arrived
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        self._sends[microbatch] = self._passes.group.start(self._give_back(microbatch, array))
+
+    async def _give_back(self, microbatch: int, dx: Array) -> None:
+        flows = self._passes.section.flows
+        flow, shares = flows[microbatch % len(flows)], self._shares[microbatch]
+        self.gradient[self._own[microbatch]] = await flow.backward(self._passes.begin, dx, shares)
+
+
+class Later(Neighbour):
+    """Sink of a section whose outputs a later section takes as a whole batch.
+
+    ``run(x)`` computes the later section and returns the gradient of ``x``. ``rows`` are the places of each
+    microbatch's images in ``x``; None: there is one microbatch.
+    """
+
+    def __init__(
+        self, comm: Comm, run: Callable[[Array], Awaitable[Array]], rows: Sequence[Sequence[slice]] | None = None
+    ) -> None:
+        super().__init__()
+        self._comm = comm
+        self._run = run
+        self._rows = rows
+        self._outputs: dict[int, Array] = {}
+        self._gradient: Array | None = None
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        self._outputs[microbatch] = array
+
+    async def received(self, microbatch: int) -> Array:
+        """See :class:`hpcdl.training.parts.sections.Neighbour`; all outputs are there."""
+        if self._rows is None:
+            return await self._run(self._outputs[microbatch])
+        if self._gradient is None:
+            whole = _batch(self._outputs[0], sum(map(len, self._outputs.values())))
+            for number, part in self._outputs.items():
+                copy = partial(_copy, whole, self._rows[number], part, back=False)
+                await self._comm.apply("copy", copy, part.nbytes)
+            self._gradient = await self._run(whole)
+        own = _batch(self._gradient, len(self._outputs[microbatch]))
+        copy = partial(_copy, self._gradient, self._rows[microbatch], own, back=True)
+        await self._comm.apply("copy", copy, own.nbytes)
+        return own
+
+
+def _batch(like: Array, images: int) -> Array:
+    shape = like.shape[1:]
+    return empty(images * math.prod(shape), like).reshape(images, *shape)
+
+
+def _copy(whole: Array, rows: Sequence[slice], part: Array, *, back: bool) -> None:
+    """Write the images of ``part`` into ``rows`` of ``whole``; ``back``: those of ``whole`` into ``part``."""
+    begin = 0
+    for place in rows:
+        own = slice(begin, begin := begin + place.stop - place.start)
+        if back:
+            part[own] = whole[place]
+        else:
+            whole[place] = part[own]

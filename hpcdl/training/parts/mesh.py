@@ -7,7 +7,7 @@ has only its parts of the layers; their gradients equal those of an undivided re
                              model group 1: ranks 3 4 5     another
     data groups              {0, 3} {1, 4} {2, 5}           ranks with the same parts sum their gradients
 
-Layers compute on the arrays that they are given; a :class:`~hpcdl.training.parts.flow.Flow` moves activations
+Layers compute on the arrays that they are given; a :class:`~hpcdl.training.parts.sections.Flow` moves activations
 between two layers, from one layout to another, and their gradients the opposite way. The one rule: nothing but the
 flow and the neighbours of a section (``sections.py``) communicates within a group.
 
@@ -39,8 +39,7 @@ from hpcdl.nn.split.layout import Range, extents, intersection, within
 from hpcdl.registry import nearest
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed import Compressed
-from hpcdl.training.parts.flow import ModelParallel
-from hpcdl.training.parts.sections import EXCHANGES, Passes
+from hpcdl.training.parts.sections import EXCHANGES, ModelParallel, Passes
 
 MAX_LISTED: Final = 1024
 """Data groups, at most, of the meshes that a message lists."""
