@@ -34,20 +34,30 @@ RANKS = (3, 2, 4, 5, 8)
 LAYERWISE = ("ring", "halving_doubling", "tree", "two_shot", "butterfly")
 LAYERWISE_BYTES = (None, 2000, 30_000, 100_000, 2000)
 
+UNEQUAL = [(ranks, "float64", weights) for ranks in (2, 7, 9) for weights in ((1,), (3, 1), (1, 1, 7))]
+
 
 train = partial(training.train, synchronous)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "aggregation", "ranks", "dtype", "bucket_bytes"),
-    [(synchronous, name, RANKS[i % 5], "float64", MANY if i % 2 else None) for i, name in enumerate(SCHEMES)]
-    + [(synchronous, "ring", p, "float32", TWO_BUCKETS) for p in RANKS]
-    + [(synchronous, name, 3, "float32", None) for name in ("halving_doubling", "tree")]
-    + [(layerwise, name, RANKS[i], "float64", LAYERWISE_BYTES[i]) for i, name in enumerate(LAYERWISE)],
+    ("strategy", "aggregation", "ranks", "dtype", "settings"),
+    [
+        (synchronous, name, RANKS[i % 5], "float64", {"bucket_bytes": MANY if i % 2 else None})
+        for i, name in enumerate(SCHEMES)
+    ]
+    + [(synchronous, "ring", p, "float32", {"bucket_bytes": TWO_BUCKETS}) for p in RANKS]
+    + [(synchronous, name, 3, "float32", {}) for name in ("halving_doubling", "tree")]
+    + [(synchronous, "ring", *one, {"shares": Shares(weights=of)}) for *one, of in UNEQUAL]
+    + [
+        (layerwise, name, RANKS[i], "float64", {"bucket_bytes": LAYERWISE_BYTES[i]})
+        for i, name in enumerate(LAYERWISE)
+    ],
 )
-def test_equals_one_rank_with_the_whole_batch(strategy, aggregation, dtype, bucket_bytes, ranks):
-    first, *others = training.train(strategy, ranks, aggregation, dtype, bucket_bytes=bucket_bytes)
+def test_equals_one_rank_with_the_whole_batch(strategy, aggregation, dtype, settings, ranks):
+    """The gradient is scaled by the global batch, not by a rank's share."""
+    first, *others = training.train(strategy, ranks, aggregation, dtype, **settings)
     assert difference(first, dtype) < TOLERANCE[dtype]
     assert all(np.array_equal(first, other) for other in others)
 
@@ -55,15 +65,6 @@ def test_equals_one_rank_with_the_whole_batch(strategy, aggregation, dtype, buck
 def test_one_rank_equals_the_plain_loop():
     for aggregation in ("ring", "none"):
         assert np.array_equal(*train(1, aggregation, "float32"), training.by_one_rank("float32"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", [(1,), (3, 1), (1, 1, 7)])
-@pytest.mark.parametrize("ranks", [2, 7, 9])
-def test_equals_one_rank_with_unequal_shares(ranks, weights):
-    """The gradient is scaled by the global batch, not by a rank's share."""
-    for parameters in train(ranks, "ring", "float64", shares=Shares(weights=weights)):
-        assert difference(parameters, "float64") < TOLERANCE["float64"]
 
 
 def test_a_rank_may_have_no_images():
