@@ -27,7 +27,7 @@ from hpcdl.aggregation.parts.entries import Reduced, Series, nbytes
 from hpcdl.aggregation.parts.messages import transfer
 from hpcdl.aggregation.parts.traits import half
 from hpcdl.aggregation.ring import ring
-from hpcdl.compression.parts.protocol import Layout, Selector, SharedScalers, Sparse, Summable, Tensor, kernels
+from hpcdl.compression.parts.protocol import Layout, SharedScalers, Sparse, Summable, Tensor, kernels
 from hpcdl.compression.parts.selection import SparseMessages, VectorMessages
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import no_bytes
@@ -37,35 +37,6 @@ from hpcdl.training.parts.plan import MessageCodec, Piece, Plan, located
 SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
 Sum = Callable[..., Coroutine[Any, Any, Any]]
 Gather = Callable[[Comm, Array, int], Coroutine[Any, Any, list[Array]]]
-
-
-async def by_entries(
-    comm: Comm,
-    selector: Selector,
-    piece: Piece,
-    scheme: SparseSum,
-    series: Series,
-    residual: Array | None,
-    layout: Layout,
-) -> None:
-    """Sum the entries that a selector sends of a piece; ``residual`` gets those that the sum lacks."""
-    gradient = piece.gradient
-
-    def select() -> Sparse:
-        vector = piece.add_residual()
-        with located(piece, vector, layout.tensors):
-            return selector.select(piece.span, vector, piece.step)
-
-    def write() -> None:
-        entries = kernels(layout.device, "entries")  # gradient and residual may be on a device
-        gradient[:] = 0
-        entries.put(*total, gradient)
-        if residual is not None:
-            entries.add(*rest, residual)
-
-    selected = await comm.apply("encode", select, 2 * gradient.nbytes)
-    total, rest = await scheme(comm, selected, series)
-    await comm.apply("decode", write, gradient.nbytes + nbytes(total, rest))
 
 
 async def by_sums(
@@ -269,6 +240,8 @@ class Compressed:
         self.messages: SparseMessages | None = None
         """Encoder of this rank's entries; None if it sends none as messages."""
         self._residuals: dict[tuple[int, int], Array] = {}
+        self._series: dict[tuple[int, int], Series] = {}
+        """Sums of entries, by the bounds of the part."""
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
         self.saved_bytes = 0
@@ -361,17 +334,7 @@ class Compressed:
         if plan.kind == "vectors":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
         if scheme.sparse:
-            own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
-            sparse_sum, series = partial(plan.scheme, **settings), dict[tuple[int, int], Series]()
-
-            async def sum_entries(comm: Comm, piece: Piece, _aggregate: Sum) -> None:
-                bounds = piece.span.start, piece.span.stop
-                if bounds not in series:
-                    series[bounds] = Series(len(piece.gradient), compressor.most(piece.span))
-                residual = own[piece.span] if piece.residual is None and own is not None else piece.residual
-                await by_entries(comm, compressor, piece, sparse_sum, series[bounds], residual, layout)
-
-            return sum_entries
+            return partial(self._sum_entries, partial(plan.scheme, **settings))
         codec = self._codec(compressor, layout)
         if scheme.gathers:
             gather = half(partial(plan.scheme, **settings), "gather")
@@ -389,6 +352,37 @@ class Compressed:
         return lambda comm, piece, _: by_servers(
             comm, codec, piece, shards(piece.span, servers, whole), answers, residual
         )
+
+    async def _sum_entries(self, scheme: SparseSum, comm: Comm, piece: Piece, _aggregate: Sum) -> None:
+        """Sum the entries that the selector sends of a piece; those that the sum lacks return to the residual.
+
+        Raises FloatingPointError, naming step and tensor, for a value that is not finite.
+        """
+        selector, layout, gradient, own = (
+            self.compressor,
+            self.layout,
+            piece.gradient,
+            self.plan.traits.own_residual,
+        )
+        residual = self.state[own][piece.span] if own and piece.residual is None else piece.residual
+        series = Series(len(gradient), selector.most(piece.span))
+        series = self._series.setdefault((piece.span.start, piece.span.stop), series)
+
+        def select() -> Sparse:
+            vector = piece.add_residual()
+            with located(piece, vector, layout.tensors):
+                return selector.select(piece.span, vector, piece.step)  # type: ignore[no-any-return]
+
+        def write() -> None:
+            entries = kernels(layout.device, "entries")  # gradient and residual may be on a device
+            gradient[:] = 0
+            entries.put(*total, gradient)
+            if residual is not None:
+                entries.add(*rest, residual)
+
+        selected = await comm.apply("encode", select, 2 * gradient.nbytes)
+        total, rest = await scheme(comm, selected, series)
+        await comm.apply("decode", write, gradient.nbytes + nbytes(total, rest))
 
     def codec(self, rank: int, ranks: int, *, sends: bool = True, residual: bool = True) -> MessageCodec:
         """Return the writer and reader of messages between two ranks, of which ``ranks`` send gradients.

@@ -17,16 +17,14 @@ from hpcdl.training.parts.mesh import leads
 from hpcdl.training.parts.server_client import Answer, Request, ServedRank
 from hpcdl.training.parts.session import Session
 
+_FIRST: Final = 0
+"""The worker that trains alone during the warm start."""
 STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
 """lambda and lambda_0 of delay compensation, by variant, of the CIFAR-10 experiments of section 6."""
 PASSES: Final = 5
 """Passes over a vector that one correction writes."""
 _MEMORY: Final = 0.95
 _EPSILON: Final = 1e-7
-
-
-_FIRST: Final = 0
-"""The worker that trains alone during the warm start."""
 
 
 class DelayCompensation:
