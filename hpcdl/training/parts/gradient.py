@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -14,7 +13,7 @@ from hpcdl.fabric.vectors import empty
 from hpcdl.nn.replica import Stage
 from hpcdl.nn.split.layout import Range
 from hpcdl.training.parts.journal import Outcome
-from hpcdl.training.parts.sections import WHOLE, Flow, Images, Loss, Microbatch, Neighbour, Passes, Section, gpipe
+from hpcdl.training.parts.sections import WHOLE, Images, Loss, Microbatch, Neighbour, Passes, Section, gpipe
 from hpcdl.training.parts.session import Session
 
 
@@ -104,62 +103,47 @@ async def gradient(
     group, stages = session.group, session.replica.stages
     x, labels = await comm.compute(INPUT, inputs)
     factor = 1 / max(1, len(labels)) if scale is None else scale
-    batch = Microbatch(labels, session.inputs.group_shares)
+    shares, flow = session.inputs.group_shares, WHOLE if group is None else group.flow
+    batch, last = Microbatch(labels, shares), len(stages)
     run = partial(run_passes, comm, session, scale=factor, before=before, after=after, again=again)
     loss = partial(Loss, comm, session.replica, scale=factor, outcome=outcome)
-    layers = _Layers(comm, stages, WHOLE if group is None else group.flow, batch, run, loss)
-    if group is None or group.passes is None:
-        await layers.whole(0, len(stages), x, loss([batch], [layers.flow]))
-    else:
-        await layers.in_passes(group.passes, x)
-    outcome.loss = (outcome.loss + layers.auxiliary) / max(1, outcome.images)
+    auxiliary = 0.0
 
-
-@dataclass(eq=False)
-class _Layers:
-    """Layers that work on one batch, as a whole or in passes.
-
-    ``run`` computes a section; ``loss(batches, flows)`` is the sink after the last layer.
-    """
-
-    comm: Comm
-    stages: Sequence[Stage]
-    flow: Flow
-    batch: Microbatch
-    run: Callable[..., Awaitable[float]]
-    loss: Callable[..., Loss]
-    auxiliary: float = 0.0
-    """Sum of the losses of auxiliary classifiers."""
-
-    async def whole(self, begin: int, end: int, x: Array, sink: Neighbour) -> Array:
-        """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""
-        source, layers = Images([x]), [self.stages[begin:end]]
-        await self._compute(Section(begin, layers, [self.flow], gpipe(0, 1, 1), [self.batch]), source, sink)
+    async def compute(section: Section, source: Images | Moving, sink: Neighbour) -> Array:
+        """Return the gradient of a section's inputs."""
+        nonlocal auxiliary
+        losses = await run(section, source=source, sink=sink)
+        auxiliary += losses  # the sink has run later sections meanwhile
         gradient: Array = source.gradient
         return gradient
 
-    async def in_passes(self, passes: Passes, x: Array) -> None:
-        """Compute all gradients; layers before and after the split ones take the whole batch ``x``."""
-        shares, labels = self.batch.shares, self.batch.labels
-        parts, last = passes.microbatches(shares, labels), len(self.stages)
+    async def whole(begin: int, end: int, x: Array, sink: Neighbour) -> Array:
+        """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""
+        section = Section(begin, [stages[begin:end]], [flow], gpipe(0, 1, 1), [batch])
+        return await compute(section, Images([x]), sink)
+
+    async def in_passes(passes: Passes) -> None:
+        """Compute all gradients; layers before and after the split ones take the whole batch."""
+        parts = passes.microbatches(shares, labels)
         section = passes.section._replace(microbatches=parts)
 
         async def normalised(x: Array) -> Array:
-            x = await self.flow.forward(passes.end, x, shares)
-            dx = await self.whole(passes.end, last, x, self.loss([self.batch], [self.flow]))
-            return await self.flow.backward(passes.end, dx, shares)
+            x = await flow.forward(passes.end, x, shares)
+            dx = await whole(passes.end, last, x, loss([batch], [flow]))
+            return await flow.backward(passes.end, dx, shares)
 
         async def split(x: Array) -> Array:
-            source, ends = Moving(passes, x, shares, parts), passes.end == last
-            sink = self.loss(parts, section.flows) if ends else Later(self.comm, normalised, passes.rows(shares))
-            await self._compute(section, source, sink)
-            return source.gradient
+            ends = passes.end == last
+            sink = loss(parts, section.flows) if ends else Later(comm, normalised, passes.rows(shares))
+            return await compute(section, Moving(passes, x, shares, parts), sink)
 
-        await self.whole(0, passes.begin, x, Later(self.comm, split))
+        await whole(0, passes.begin, x, Later(comm, split))
 
-    async def _compute(self, section: Section, source: Neighbour, sink: Neighbour) -> None:
-        auxiliary = await self.run(section, source=source, sink=sink)
-        self.auxiliary += auxiliary  # the sink has run later sections meanwhile
+    if group is None or group.passes is None:
+        await whole(0, last, x, loss([batch], [flow]))
+    else:
+        await in_passes(group.passes)
+    outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
 
 
 class Moving(Neighbour):
