@@ -150,6 +150,7 @@ async def _threshold(comm: Comm, mine: Sparse, k: int) -> Array:
     """Return the k-th largest magnitude of all ranks' sums, (1,): one byte of it after the other."""
     size = sparse.magnitudes(mine)
     threshold = 0
+    # Radix selection: sums of histograms tell the byte of the k-th largest; lower bytes follow among equal ones.
     for byte in reversed(range(size.itemsize)):
         digits = size >> size.dtype.type(8 * byte)
         same = digits[digits >> size.dtype.type(8) == threshold] & size.dtype.type(255)

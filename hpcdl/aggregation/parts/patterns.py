@@ -202,6 +202,7 @@ def swings(power: int, sides: tuple[int, ...] | None = None, port: int = 0) -> B
     axes = [(axis - port) % len(sides) for axis in reversed(range(len(sides)))]
     hops = [side.bit_length() - 1 for side in sides]
     turns = [(axis, hop) for hop in range(max(hops)) for axis in axes if hop < hops[axis]]
+    # The distance of hop k is the sum of (-2)^i up to i = k, so that paths of rising hops reach each rank once.
     distances = list(accumulate(range(max(hops)), lambda distance, _: 1 - 2 * distance, initial=1))
     backward = port // len(sides) % 2
 
@@ -224,6 +225,7 @@ class Division:
     def __init__(self, comm: Comm, fold: Fold, butterfly: Butterfly, whole: Array | Parts) -> None:
         """Cut a vector into equal parts; parts of ranks go to their numbers, those of guests to their hosts."""
         self.butterfly, self.rank_of = butterfly, fold.rank
+        self.steps = len(butterfly.partners)
         self.me = fold.number(comm.rank)
         self.whole = whole.whole if isinstance(whole, Parts) else whole
         self._begins = whole.begins if isinstance(whole, Parts) else None
@@ -242,13 +244,9 @@ class Division:
         """Return the rank of the partner in a step, this number's block after the step, and the partner's."""
         butterfly, width = self.butterfly, self.butterfly.power >> step + 1
         partner = butterfly.partners[step][self.me]
+        # The upper digits of a place are those of the steps so far: blocks begin at multiples of their width.
         mine, theirs = (self.parts(butterfly.place[m] & -width, width) for m in (self.me, partner))
         return self.rank_of(partner), mine, theirs
-
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        return len(self.butterfly.partners)
 
     def is_root_of(self, step: int) -> bool:
         """Return True for a number that has been reached before a step, from 0 on."""
