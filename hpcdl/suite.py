@@ -25,7 +25,7 @@ from hpcdl.launch.testbed import emulated
 from hpcdl.trace.files import JsonMapping, JsonObject, parse_toml, read_text
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.split.mesh import Mesh
+from hpcdl.training.parts.mesh import Mesh
 
 Spec: TypeAlias = Any
 """A ``SPEC`` of a kind: a frozen dataclass, whose keys the kind alone knows."""

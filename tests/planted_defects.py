@@ -40,8 +40,8 @@ class Defect(NamedTuple):
 
 DEFECTS = [
     Defect("aggregation/ring.py", "into = chunks[(rank - step - 1) % size]", "into = chunks[(rank - step) % size]", "aggregation"),
-    Defect("aggregation/parts/folding.py", "cls(power, size - power)", "cls(power, 0)", "aggregation"),
-    Defect("aggregation/bruck.py", "more = min(known, size - known)", "more = known", "aggregation"),
+    Defect("aggregation/parts/patterns.py", "cls(power, size - power)", "cls(power, 0)", "aggregation"),
+    Defect("aggregation/parts/messages.py", "min(distance, size - distance)", "distance", "aggregation"),
     Defect("aggregation/tree.py", "min(arity * node + arity, size - 1)", "min(arity * node + arity, size)", "aggregation"),
     Defect("aggregation/bruck.py", "digit *= 2", "digit += 1", "aggregation"),
     Defect("analysis/run/deciding.py", "p >= ALPHA or delay.value < math.log(MIN_EFFECT)", "p >= ALPHA", "analysis report"),
@@ -55,7 +55,7 @@ DEFECTS = [
     Defect("cases/keys/stage_balance.py", "before + (volumes[begin - 1] if begin else 0.0)", "before", "cases training"),
     Defect("compression/codes/integers.py", "wire[0] = k", "wire[0] = k + 1", "compression"),
     Defect("compression/parts/selection.py", "max(1, round(density * length))", "max(1, int(density * length))", "compression"),
-    Defect("compression/parts/selection.py", "np.uint32(1)", "np.uint32(0)", "compression"),
+    Defect("compression/parts/selection.py", "copy() + np.uint32(1)", "copy() + np.uint32(0)", "compression"),
     Defect("compression/random_quantizers.py", "bucket**0.5 / levels", "bucket / levels", "compression suite"),
     Defect("data/binary_files.py", "4 + 4 * dimensions", "4 * dimensions", "data"),
     Defect("data/parts/sharding.py", "weight * global_batch // before[-1]", "weight * (global_batch // before[-1])", "data"),
@@ -86,7 +86,7 @@ DEFECTS = [
     Defect("trace/recorder.py", 'loss: float = float("nan")', "loss: float = 0.0", "trace training"),
     Defect("trace/schema.py", 'complete = complete and bool(source.attrs["complete"])', "complete = True", "trace"),
     Defect("training/parts/bucketing.py", "self._unsent[0].start >= stage.span.start", "self._unsent[0].start > stage.span.start", "training"),
-    Defect("training/parts/split/schedules.py", "ahead = min(stages - stage, microbatches)", "ahead = min(stages, microbatches)", "training"),
+    Defect("training/parts/sections.py", "ahead = min(stages - stage, microbatches)", "ahead = min(stages, microbatches)", "training"),
     Defect("training/parts/topologies.py", "1 - sum(weights.values())", "1.0", "training"),
     Defect("training/elastic_averaging.py", "BETA / workers", "BETA", "training"),
 ]  # fmt: skip

@@ -1,10 +1,8 @@
 from typing import Final
 
-from hpcdl.aggregation.parts import butterflies
-from hpcdl.aggregation.parts.butterflies import Division, is_latency, swings
-from hpcdl.aggregation.parts.folding import Fold, add_guest
+from hpcdl.aggregation.parts import patterns
+from hpcdl.aggregation.parts.patterns import Division, Fold, Place, is_latency, swings
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.aggregation.parts.trees import Place, send_down, sum_up
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts
 
@@ -23,7 +21,7 @@ async def bine(comm: Comm, buffer: Array, *, optimal: str = "bandwidth") -> None
 
     ``optimal``: "bandwidth", a reduce-scatter and an allgather, for long vectors; "latency", exchanges of whole
     vectors, for short ones. On a ring these are the steps of ``swing``. Ranks beyond a power of two are folded:
-    see parts/folding.py.
+    see parts/patterns.py.
 
     L = floor(log2(p))
     r = (p & (p - 1) > 0)
@@ -34,7 +32,7 @@ async def bine(comm: Comm, buffer: Array, *, optimal: str = "bandwidth") -> None
 
     Raises ValueError for another word.
     """
-    await butterflies.allreduce(swings, optimal, comm, buffer)
+    await patterns.allreduce(swings, optimal, comm, buffer)
 
 
 async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
@@ -44,7 +42,7 @@ async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
     Bytes, p a power of two: n*(p - 1)/p + n/p*(p > 2)
     Time, p a power of two: log2(p)*alpha + n*(p - 1)/p*(beta + gamma) + (alpha + n/p*beta)*(p > 2)
     """
-    await butterflies.reduce_scatter(swings, comm, chunks)
+    await patterns.reduce_scatter(swings, comm, chunks)
 
 
 async def allgather(comm: Comm, chunks: Parts) -> None:
@@ -54,7 +52,7 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
     Bytes, p a power of two: n*(p - 1)/p + n/p*(p > 2)
     Time, p a power of two: log2(p)*alpha + n*(p - 1)/p*beta + (alpha + n/p*beta)*(p > 2)
     """
-    await butterflies.allgather(swings, comm, chunks)
+    await patterns.allgather(swings, comm, chunks)
 
 
 async def reduce(comm: Comm, buffer: Array, *, optimal: str = "bandwidth") -> None:
@@ -73,14 +71,14 @@ async def reduce(comm: Comm, buffer: Array, *, optimal: str = "bandwidth") -> No
     fold, rank = Fold.of(comm.size), comm.rank
     if is_latency(optimal):
         place = _tree(fold, rank)
-        await sum_up(comm, [buffer], place._replace(children=place.children[::-1]))
+        await patterns.sum_up(comm, [buffer], place._replace(children=place.children[::-1]))
         return
     if fold.is_guest(rank):
         await comm.send(buffer, rank - 1)
         return
-    await add_guest(comm, fold, buffer)
+    await patterns.add_guest(comm, fold, buffer)
     division = Division(comm, fold, swings(fold.power), buffer)
-    await butterflies.halve(comm, division)
+    await patterns.halve(comm, division)
     for step in reversed(range(division.steps)):
         partner, mine, theirs = division.exchange(step)
         if division.is_root_of(step):
@@ -103,7 +101,7 @@ async def broadcast(comm: Comm, buffer: Array, *, optimal: str = "bandwidth") ->
     """
     fold, rank = Fold.of(comm.size), comm.rank
     if is_latency(optimal):
-        await send_down(comm, [buffer], _tree(fold, rank))
+        await patterns.send_down(comm, [buffer], _tree(fold, rank))
         return
     if fold.is_guest(rank):
         await comm.recv(buffer, rank - 1)
@@ -115,7 +113,7 @@ async def broadcast(comm: Comm, buffer: Array, *, optimal: str = "bandwidth") ->
             await comm.send(theirs, partner)
         elif division.is_root_of(step + 1):
             await comm.recv(mine, partner)
-    await butterflies.double(comm, division)
+    await patterns.double(comm, division)
     if fold.is_host(rank):
         await comm.send(buffer, rank + 1)
 

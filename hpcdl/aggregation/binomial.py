@@ -1,4 +1,4 @@
-from hpcdl.aggregation.parts.trees import Place, send_down, sum_up
+from hpcdl.aggregation.parts.patterns import Place, send_down, sum_up
 from hpcdl.fabric.comm import Array, Comm
 
 

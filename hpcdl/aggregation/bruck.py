@@ -1,7 +1,8 @@
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Final
 
-from hpcdl.aggregation.parts.messages import gather_in_rounds
+from hpcdl.aggregation.parts.messages import doubling, gather_in_rounds, gather_vectors
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 
@@ -27,13 +28,9 @@ async def bruck(comm: Comm, buffer: Array) -> None:
         return
     with comm.scratch(size * length, buffer) as table:
         await comm.get(table[:length], buffer, rank)
-        known = 1
-        while known < size:
-            more = min(known, size - known)
-            into = table[known * length : (known + more) * length]
-            await comm.exchange(table[: more * length], (rank - known) % size, into, (rank + known) % size)
-            known += more
-        rows = [table[place * length : (place + 1) * length] for place in range(size)]
+        edges = [place * length for place in range(size + 1)]
+        await gather_vectors(comm, table, edges, doubling(size))
+        rows = [table[begin:end] for begin, end in pairwise(edges)]
         first, *others = (rows[(of - rank) % size] for of in range(size))
         for row in others:
             await comm.add(first, row)
@@ -82,6 +79,4 @@ async def gather(comm: Comm, table: Array, length: int) -> list[Array]:
     Messages, busiest rank: ceil(log2(p))
     Bytes, busiest rank: n*(p - 1)
     """
-    distances = [1 << round_ for round_ in range((comm.size - 1).bit_length())]
-    rounds = [(distance, min(distance, comm.size - distance)) for distance in distances]
-    return await gather_in_rounds(comm, table, length, rounds)
+    return await gather_in_rounds(comm, table, length, doubling(comm.size))

@@ -1,7 +1,6 @@
 from functools import partial
 
-from hpcdl.aggregation.parts.butterflies import doubled, nearest_first
-from hpcdl.aggregation.parts.folding import folded
+from hpcdl.aggregation.parts.patterns import doubled, folded, nearest_first
 from hpcdl.fabric.comm import Array, Comm
 
 
@@ -13,7 +12,7 @@ async def butterfly(comm: Comm, buffer: Array) -> None:
         1   2   3   4        Half the steps of a tree, because every rank sends in every step. Best for short
          \ /     \ /         vectors (Thakur, Rabenseifner & Gropp 2005).
         3   3   7   7
-          \__ X __/          Ranks beyond a power of two are folded: see parts/folding.py.
+          \__ X __/          Ranks beyond a power of two are folded: see parts/patterns.py.
         10 10  10  10
 
     Messages, busiest rank: floor(log2(p)) + (p & (p - 1) > 0)

@@ -1,7 +1,7 @@
 from typing import Final
 
+from hpcdl.aggregation.parts.patterns import Place, segmented, send_down, sum_up
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.aggregation.parts.trees import Place, segmented, send_down, sum_up
 from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(autotuned=False)

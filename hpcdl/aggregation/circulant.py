@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
-from hpcdl.aggregation.parts.messages import gather_in_rounds
+from hpcdl.aggregation.parts.messages import gather_in_rounds, gather_vectors
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts, partition
@@ -33,7 +33,7 @@ async def circulant(comm: Comm, buffer: Array) -> None:
         edges = _edges(comm, chunks)
         await _turn(comm, chunks, turned)
         await _scatter(comm, turned, edges)
-        await _gather(comm, turned, edges)
+        await gather_vectors(comm, turned, edges, _rounds(comm.size))
         await _turn(comm, chunks, turned, back=True)
 
 
@@ -62,7 +62,7 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
     mine = chunks[comm.rank]
     with comm.scratch(len(chunks.whole), mine) as turned:
         await comm.get(turned[: len(mine)], mine, comm.rank)
-        await _gather(comm, turned, _edges(comm, chunks))
+        await gather_vectors(comm, turned, _edges(comm, chunks), _rounds(comm.size))
         await _turn(comm, chunks, turned, back=True)
 
 
@@ -72,8 +72,7 @@ async def gather(comm: Comm, table: Array, length: int) -> list[Array]:
     Messages, busiest rank: ceil(log2(p))
     Bytes, busiest rank: n*(p - 1)
     """
-    rounds = [(skip, end - skip) for end, skip in reversed(_halves(comm.size))]
-    return await gather_in_rounds(comm, table, length, rounds)
+    return await gather_in_rounds(comm, table, length, _rounds(comm.size))
 
 
 def _edges(comm: Comm, chunks: Sequence[Array]) -> list[int]:
@@ -97,6 +96,11 @@ def _halves(size: int) -> list[tuple[int, int]]:
     return list(pairwise(sizes))
 
 
+def _rounds(size: int) -> list[tuple[int, int]]:
+    """Return the rounds (distance, chunks) of the allgather: those of the reduce-scatter in reverse."""
+    return [(skip, end - skip) for end, skip in reversed(_halves(size))]
+
+
 async def _scatter(comm: Comm, turned: Array, edges: Sequence[int]) -> None:
     with comm.scratch(edges[comm.size // 2], turned) as inbox:
         for end, skip in _halves(comm.size):
@@ -104,9 +108,3 @@ async def _scatter(comm: Comm, turned: Array, edges: Sequence[int]) -> None:
             to, source = (comm.rank + skip) % comm.size, (comm.rank - skip) % comm.size
             await comm.exchange(turned[edges[skip] : edges[end]], to, arriving, source)
             await comm.add(turned[: len(arriving)], arriving)
-
-
-async def _gather(comm: Comm, turned: Array, edges: Sequence[int]) -> None:
-    for end, skip in reversed(_halves(comm.size)):
-        to, source = (comm.rank - skip) % comm.size, (comm.rank + skip) % comm.size
-        await comm.exchange(turned[: edges[end - skip]], to, turned[edges[skip] : edges[end]], source)

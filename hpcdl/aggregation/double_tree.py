@@ -1,6 +1,6 @@
 from collections.abc import Callable
 
-from hpcdl.aggregation.parts.trees import Place, segmented, send_down, sum_up
+from hpcdl.aggregation.parts.patterns import Place, segmented, send_down, sum_up
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import Program
 

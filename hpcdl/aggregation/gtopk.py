@@ -28,7 +28,8 @@ async def gtopk(comm: Comm, entries: Sparse, series: sparse.Series) -> sparse.Re
     Bytes, busiest rank: n*ceil(log2(p))
     Time, p a power of two: log2(p)*(2*alpha + 2*n*beta + 6*n*gamma) + n*gamma
     """
-    kept, dropped, below = entries, [entries], 1
+    kept, below = entries, 1
+    dropped: list[Sparse] = []
     with comm.scratch(series.most * sparse.entry_bytes(entries), sparse.message(entries)) as inbox:
         while below < comm.size and not comm.rank & below:
             if comm.rank + below < comm.size:
@@ -46,14 +47,13 @@ async def gtopk(comm: Comm, entries: Sparse, series: sparse.Series) -> sparse.Re
         below //= 2
         if comm.rank + below < comm.size:
             await comm.send(sparse.message(kept), comm.rank + below)
-    rest = partial(_rest, entries, dropped[1:], kept)
+
+    def rest() -> Sparse:
+        """Return own entries without a place in the result, and parts of sums that this rank dropped."""
+        return sparse.summed([sparse.absent(entries, kept), *(sparse.present(sums, kept) for sums in dropped)])
+
     return sparse.Reduced(kept, await comm.apply("rest", rest, sparse.nbytes(entries)))
 
 
 def _largest_of_sum(mine: Sparse, theirs: Sparse) -> tuple[Sparse, Sparse]:
     return sparse.largest(sparse.summed([mine, theirs]), max(len(mine.values), len(theirs.values)))
-
-
-def _rest(mine: Sparse, dropped: list[Sparse], total: Sparse) -> Sparse:
-    """Return own entries without a place in the result, and parts of sums that this rank dropped."""
-    return sparse.summed([sparse.absent(mine, total), *(sparse.present(entries, total) for entries in dropped)])

@@ -1,7 +1,7 @@
 from functools import partial
 
-from hpcdl.aggregation.parts import butterflies
-from hpcdl.aggregation.parts.folding import folded
+from hpcdl.aggregation.parts import patterns
+from hpcdl.aggregation.parts.patterns import folded
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts
 
@@ -16,14 +16,14 @@ async def halving_doubling(comm: Comm, buffer: Array, *, nearest_first: bool = F
         [ q ][ q ]            reverse and gathers the parts.
 
     A ring's bandwidth with a tree's latency. With ``nearest_first``, as in MPICH and Open MPI, halves go to
-    neighbours and the distances rise: p/2 last. Ranks beyond a power of two are folded: see parts/folding.py.
+    neighbours and the distances rise: p/2 last. Ranks beyond a power of two are folded: see parts/patterns.py.
 
     Messages, busiest rank: 2*floor(log2(p)) + (p & (p - 1) > 0)
     Bytes, busiest rank: 2*n*(2**floor(log2(p)) - 1)/2**floor(log2(p)) + n*(p & (p - 1) > 0)
     Time, p a power of two: 2*log2(p)*alpha + 2*n*(p - 1)/p*beta + n*(p - 1)/p*gamma
     """
-    butterfly = butterflies.nearest_first if nearest_first else butterflies.farthest_first
-    await folded(comm, buffer, partial(butterflies.halved_and_doubled, butterfly))
+    butterfly = patterns.nearest_first if nearest_first else patterns.farthest_first
+    await folded(comm, buffer, partial(patterns.halved_and_doubled, butterfly))
 
 
 async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
@@ -38,7 +38,7 @@ async def reduce_scatter(comm: Comm, chunks: Parts) -> None:
     Time, p a power of two: log2(p)*alpha + n*(p - 1)/p*(beta + gamma)
     Bytes, p a power of two: n*(p - 1)/p
     """
-    await butterflies.reduce_scatter(butterflies.farthest_first, comm, chunks)
+    await patterns.reduce_scatter(patterns.farthest_first, comm, chunks)
 
 
 async def allgather(comm: Comm, chunks: Parts) -> None:
@@ -50,4 +50,4 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
     Time, p a power of two: log2(p)*alpha + n*(p - 1)/p*beta
     Bytes, p a power of two: n*(p - 1)/p
     """
-    await butterflies.allgather(butterflies.farthest_first, comm, chunks)
+    await patterns.allgather(patterns.farthest_first, comm, chunks)

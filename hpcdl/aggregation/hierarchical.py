@@ -2,9 +2,8 @@ from functools import partial
 from typing import Final
 
 from hpcdl.aggregation import allgather, ring
-from hpcdl.aggregation.parts.collectives import component, nodes, phases
 from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, padded, sender_of
-from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.traits import Aggregation, component, nodes, phases
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import Parts, no_bytes, partition
 

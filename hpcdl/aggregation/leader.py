@@ -1,8 +1,7 @@
 from typing import Final
 
 from hpcdl.aggregation import binomial
-from hpcdl.aggregation.parts.collectives import component, nodes, phases
-from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.traits import Aggregation, component, nodes, phases
 from hpcdl.fabric.comm import Array, Comm
 
 TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False)

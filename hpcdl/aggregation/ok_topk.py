@@ -6,9 +6,8 @@ from typing import Final
 import numpy as np
 
 from hpcdl.aggregation.parts import entries as sparse
-from hpcdl.aggregation.parts.butterflies import doubled, nearest_first
-from hpcdl.aggregation.parts.folding import folded
-from hpcdl.aggregation.parts.messages import transfer
+from hpcdl.aggregation.parts.messages import doubling, gather_vectors, transfer
+from hpcdl.aggregation.parts.patterns import doubled, folded, nearest_first
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.comm import Array, Comm
@@ -31,12 +30,7 @@ async def concatenated(comm: Comm, mine: Array, lengths: Sequence[int]) -> Array
     edges = list(accumulate(turned, initial=0))
     whole = np.empty_like(mine, shape=edges[-1])
     whole[: len(mine)] = mine
-    distance = 1
-    while distance < size:
-        count = min(distance, size - distance)
-        arriving = whole[edges[distance] : edges[distance + count]]
-        await comm.exchange(whole[: edges[count]], (rank - distance) % size, arriving, (rank + distance) % size)
-        distance *= 2
+    await gather_vectors(comm, whole, edges, doubling(size))
     begin = edges[size - rank]  # where rank 0's vector is
     return np.concatenate((whole[begin:], whole[:begin])) if rank else whole
 
@@ -156,6 +150,7 @@ async def _threshold(comm: Comm, mine: Sparse, k: int) -> Array:
     """Return the k-th largest magnitude of all ranks' sums, (1,): one byte of it after the other."""
     size = sparse.magnitudes(mine)
     threshold = 0
+    # Radix selection: sums of histograms tell the byte of the k-th largest; lower bytes follow among equal ones.
     for byte in reversed(range(size.itemsize)):
         digits = size >> size.dtype.type(8 * byte)
         same = digits[digits >> size.dtype.type(8) == threshold] & size.dtype.type(255)

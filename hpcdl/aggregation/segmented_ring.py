@@ -1,4 +1,4 @@
-from hpcdl.aggregation.parts.trees import segmented
+from hpcdl.aggregation.parts.patterns import segmented
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import partition
 

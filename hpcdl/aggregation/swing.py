@@ -2,7 +2,7 @@ from functools import partial
 from math import prod
 from typing import Final
 
-from hpcdl.aggregation.parts.butterflies import allreduce, swings
+from hpcdl.aggregation.parts.patterns import allreduce, swings
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import join
@@ -26,7 +26,7 @@ async def swing(
     ``optimal``: "bandwidth" exchanges halves of the vector, then gathers them; "latency" exchanges whole vectors
     in half as many steps. ``sides``: of the torus of the ranks, whose last side is numbered first, powers of two;
     steps take the dimensions in turn. The default is a ring, whose ranks beyond a power of two are folded: see
-    parts/folding.py. ``ports``: parts of the vector that are summed at once, each from another dimension on, the
+    parts/patterns.py. ``ports``: parts of the vector that are summed at once, each from another dimension on, the
     second half of them in the opposite direction; the paper has 2*D for D dimensions and as many links of a host.
     The paper's variants for other even sides, and for one odd rank, are left out.
 

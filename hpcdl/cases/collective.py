@@ -16,8 +16,7 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand
-from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.traits import COLLECTIVES, Aggregation, offered, operand, out_of_place_operand
 from hpcdl.cases.keys.checks import CLUSTER, Check, Rows, Setup, makes, refusals, too_large
 from hpcdl.cases.keys.combinations import CHECKED_PAIRS
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, architecture, cluster, key

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.aggregation.parts.collectives import half
+from hpcdl.aggregation.parts.traits import half
 from hpcdl.cases.keys.checks import CLUSTER, STAGES, STRAGGLER, Check, Setup, makes
 from hpcdl.cases.keys.combinations import CHECKED_PAIRS
 from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
@@ -38,9 +38,9 @@ from hpcdl.fabric.vectors import Parts
 from hpcdl.nn.layers.volumes import FLOAT_BYTES, volumes
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
-from hpcdl.training.parts.compressed.plan import ExchangeSettings
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.split.mesh import Mesh
+from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.plan import ExchangeSettings
 
 MAX_SECONDS: Final = 10**6
 """Sum of the sleeps of a replay, at most: 11 days."""

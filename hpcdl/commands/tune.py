@@ -91,7 +91,7 @@ def execute(options: argparse.Namespace) -> int:
 def _prepare(options: argparse.Namespace) -> list[Case]:
     """Set suite, overrides and folder in ``options``; return the cases to measure. Raises UsageError."""
     from hpcdl import suite
-    from hpcdl.aggregation.parts.collectives import COLLECTIVES, schemes
+    from hpcdl.aggregation.parts.traits import COLLECTIVES, schemes
     from hpcdl.cases.measuring.autotune import candidates
     from hpcdl.launch.process import launched
 

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hpcdl.compression.codes.huffman import Huffman
+from hpcdl.compression.codes.integers import Huffman
 from hpcdl.compression.parts.protocol import Bytes, Compression, Layout, check_finite, check_values, tensors
 from hpcdl.compression.parts.selection import gaps, rising
 from hpcdl.fabric.comm import Array

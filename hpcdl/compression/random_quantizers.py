@@ -28,8 +28,8 @@ class QSGD:
             raise ValueError(f"bucket is {bucket}, below 1")
         self.state: dict[str, Array] = {}
         self.variance = min(bucket / levels**2, bucket**0.5 / levels)
-        self._kernels, self._codes = kernels(None, "levels"), kernels(None, "integer_codes")
-        self._key = kernels(None, "draws").key
+        self._kernels, self._codes = kernels(None, "random_levels"), kernels(None, "integer_codes")
+        self._key = kernels(None, "reproducible").key
         self._levels, self._bucket = levels, bucket
         self._seed, self._rank = layout.seed, layout.rank
         self._dtype = np.dtype(layout.dtype)
@@ -58,7 +58,7 @@ class QSGD:
         protocol.check_values(np.isfinite(norms) & (norms >= 0))
         body = message[header:]
         protocol.check_values(self._codes.decode_elias(protocol.padded(body), len(body), False, symbols))
-        protocol.check_values(self._kernels.add(symbols, self._bucket, self._levels, norms, into))
+        protocol.check_values(self._kernels.add_levels(symbols, self._bucket, self._levels, norms, into))
 
     def _header(self, span: slice) -> int:
         return -(-int(span.stop - span.start) // self._bucket) * self._dtype.itemsize
@@ -81,8 +81,8 @@ class TernGrad(FixedLength):
     def __init__(self, layout: Layout, *, clip: float = 2.5) -> None:
         if clip < 0:
             raise ValueError(f"clip is {clip}, below 0")
-        super().__init__("ternary", layout, protocol.tensors(layout), numbers=1, bits=2)
-        self._key = kernels(None, "draws").key
+        super().__init__("random_levels", layout, protocol.tensors(layout), numbers=1, bits=2)
+        self._key = kernels(None, "reproducible").key
         self._clip = clip
         self._seed, self._rank = layout.seed, layout.rank
         self.layout = layout

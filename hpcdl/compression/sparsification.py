@@ -75,7 +75,7 @@ class Threshold:
         likely = selection.entries(2 * self._density, len(vector))
         positions = self._search.largest(vector, span.start, magnitude + magnitude.dtype.type(1), likely)
         taken = self._search.kernels.take(vector, positions)
-        values = np.copysign(vector.dtype.type(selection.from_bits(magnitude, vector.dtype)), taken)
+        values = np.copysign(np.array([magnitude]).view(vector.dtype), taken)
         self._search.kernels.add(positions, -values, vector)
         return Sparse(positions, values)
 

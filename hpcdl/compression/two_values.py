@@ -21,15 +21,15 @@ class Sign(FixedLength):
     """
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__("signs", layout, protocol.tensors(layout), numbers=0, bits=1)
+        super().__init__("two_values", layout, protocol.tensors(layout), numbers=0, bits=1)
 
     def encode(self, span: slice, vector: Array, wire: Bytes, step: int) -> int:
         length = self.bound(span)
-        protocol.check_finite(self._kernels.encode(vector, wire[:length], (span.start + step) & 1))
+        protocol.check_finite(self._kernels.encode_signs(vector, wire[:length], (span.start + step) & 1))
         return length
 
     def decode(self, span: slice, message: Bytes, into: Array) -> None:
-        self._kernels.decode(self._opened(span, message)[1], into)
+        self._kernels.decode_signs(self._opened(span, message)[1], into)
 
 
 class TwoValues(FixedLength):

@@ -43,8 +43,8 @@ from hpcdl.prediction.network_file import NetworkEstimate
 from hpcdl.prediction.programs import scheme_traits
 from hpcdl.prediction.steps import Times, predicted_step, unequal
 from hpcdl.training.parts.bucketing import bucket_bytes
-from hpcdl.training.parts.split.mesh import Mesh
-from hpcdl.training.parts.split.passes import EXCHANGES
+from hpcdl.training.parts.mesh import Mesh
+from hpcdl.training.parts.sections import EXCHANGES
 
 DATA: Final = "data"
 """Split of the batch."""

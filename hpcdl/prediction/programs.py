@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.collectives import operand
-from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.traits import Aggregation, operand
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.cases.simulation.operations import Operation, Simulation

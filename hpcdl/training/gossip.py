@@ -13,8 +13,8 @@ from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import assign, no_bytes
-from hpcdl.training.parts.compressed.plan import Piece, Plan, readable
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.plan import Piece, Plan, readable
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.topologies import GRAPHS, Links, metropolis, neighbours, pushes
 from hpcdl.training.parts.traits import Settings, Strategy

@@ -5,14 +5,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.aggregation.parts.collectives import half
+from hpcdl.aggregation.parts.traits import half
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.task import Task, join
 from hpcdl.nn.replica import Stage
 from hpcdl.training.parts.bucketing import check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.mesh import place_among
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.model_group import place_among
 from hpcdl.training.parts.traits import Strategy
 
 WIDTH: Final = 2

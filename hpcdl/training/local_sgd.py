@@ -12,11 +12,11 @@ from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import Optimizer, fraction, positive
 from hpcdl.optim.sgd import OFFERS as OUTER
-from hpcdl.training.parts.compressed.compressed import shards
-from hpcdl.training.parts.compressed.plan import Plan
+from hpcdl.training.parts.compressed import shards
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.mesh import holders, place_among
+from hpcdl.training.parts.plan import Plan
 from hpcdl.training.parts.session import Drift, Session
-from hpcdl.training.parts.split.model_group import holders, place_among
 from hpcdl.training.parts.traits import Settings, Strategy
 
 KEPT: Final = 0.5

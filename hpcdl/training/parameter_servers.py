@@ -1,4 +1,4 @@
-"""Strategies with parameter servers, which :mod:`hpcdl.training.parts.servers` describes."""
+"""Strategies with parameter servers, which :mod:`hpcdl.training.parts.server_client` describes."""
 
 import math
 from collections.abc import Callable, Coroutine
@@ -6,11 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Comm
 from hpcdl.optim.parts.protocol import change
-from hpcdl.training.parts.servers.client import Client
-from hpcdl.training.parts.servers.messages import ALL, Discards, Layout, Rules, ServedRank
-from hpcdl.training.parts.servers.server import Server
+from hpcdl.training.parts.server import Server
+from hpcdl.training.parts.server_client import ALL, Client, Discards, Layout, Rules, ServedRank
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Settings, Strategy
 
@@ -34,7 +33,7 @@ async def asynchronous(
     step. A worker waits for its fetch, so that the mean staleness of W workers is W - 1.
 
     ``delay_compensation`` is ``"constant"`` or ``"adaptive"``, with lambda = ``strength``
-    (:mod:`hpcdl.training.parts.servers.messages`).
+    (:mod:`hpcdl.training.parts.server`).
 
     The parameters are divided among ``servers`` shards, each with its own optimizer. The first ranks are workers
     and servers; with ``dedicated`` the last ranks are servers only.
@@ -175,20 +174,19 @@ async def ssp(
     rules = Rules(servers=servers, dedicated=dedicated, collect=collect, bound=bound, updates=updates)
 
     async def work(client: Client) -> None:
-        old = session.vector("old parameters")
-        await client.exchange_each_gradient(partial(_replace_by_update, client, old))
+        replica, old = session.replica, session.vector("old parameters")
+
+        def replace_by_update(rate: float) -> None:
+            """Update the parameters; the gradients become the negative change / workers, as servers expect."""
+            replica.gradients *= client.workers
+            change(session.optimizer, replica.parameters, replica.gradients, rate, old)
+            replica.gradients[:] = replica.parameters
+            replica.gradients /= -client.workers
+            replica.parameters += old
+
+        await client.exchange_each_gradient(replace_by_update)
 
     await train_with_servers(comm, session, rules, work if updates else Client.exchange_each_gradient)
-
-
-def _replace_by_update(client: Client, old: Array, rate: float) -> None:
-    """Update the parameters; replace the gradients by the negative change / workers, scaled as gradients are."""
-    replica, workers = client.session.replica, client.workers
-    replica.gradients *= workers
-    change(client.session.optimizer, replica.parameters, replica.gradients, rate, old)
-    replica.gradients[:] = replica.parameters
-    replica.gradients /= -workers
-    replica.parameters += old
 
 
 async def train_with_servers(

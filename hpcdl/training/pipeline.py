@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 from hpcdl.data.parts.dataset import Split
 from hpcdl.data.parts.sharding import bounds
 from hpcdl.fabric.comm import INPUT, Array, Comm
-from hpcdl.nn.replica import Stage as Layer
+from hpcdl.nn.replica import Stage
+from hpcdl.training.parts import sections
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.gradient import run_passes
 from hpcdl.training.parts.journal import Outcome
+from hpcdl.training.parts.mesh import Place, placed
+from hpcdl.training.parts.sections import WHOLE, AdjacentStage, Images, Loss, Microbatch, Neighbour, Pass, Section
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.flow import WHOLE
-from hpcdl.training.parts.split.mesh import Place, placed
-from hpcdl.training.parts.split.neighbours import LOSS, Images, Loss, Neighbour, Stage
-from hpcdl.training.parts.split.schedules import SCHEDULES, Microbatch, Pass, Section, in_flight
 from hpcdl.training.parts.traits import Settings, Strategy
 
 
@@ -32,7 +31,7 @@ async def pipeline(
         stage 2   .  .  F0 B0 F1 B1 F2 B2 F3 B3 .  .
 
     A batch is divided into ``microbatches``, whose activations pass from stage to stage. ``schedule`` is ``gpipe``
-    or ``1f1b`` (:mod:`hpcdl.training.parts.split.schedules`). Both sum the gradients of all microbatches before
+    or ``1f1b`` (:mod:`hpcdl.training.parts.sections`). Both sum the gradients of all microbatches before
     the update, so that training equals that of the undivided network. Exceptions: batch normalisation uses the
     statistics of each microbatch, and on GPUs dropout draws other masks.
 
@@ -44,7 +43,7 @@ async def pipeline(
     ``synchronous``. Without a mesh each rank has all layers.
     """
     place = session.place or await placed(comm, 1)
-    order = SCHEDULES[schedule](place.model.rank, place.model.size, microbatches)
+    order = sections.SCHEDULES[schedule](place.model.rank, place.model.size, microbatches)
     stage = PipelineStage(comm, session, place, order, microbatches)
     await stage.find_losses()
     buckets = CompleteBuckets(place.data, session.buckets(bucket_bytes), partial(session.reduce, place.data))
@@ -72,12 +71,12 @@ class PipelineStage:
 
     def __post_init__(self) -> None:
         session, replica, pipe = self.session, self.session.replica, self.place.model
-        bindings = replica.bindings(in_flight(self.order))
+        bindings = replica.bindings(sections.in_flight(self.order))
         self._section = Section(0, bindings, [WHOLE], self.order)
         ends = bounds(session.global_batch, self.place.data.size, session.inputs.shares)
         self._most = -(-int(np.diff(ends).max()) // self.microbatches)
         """Images of a microbatch, at most."""
-        neighbour = partial(Stage, pipe, replica, self._most, len(bindings))
+        neighbour = partial(AdjacentStage, pipe, replica, self._most, len(bindings))
         self._before = None if replica.is_first else neighbour(before=True)
         self._after = None if replica.is_last else neighbour(before=False)
         self._with_heads: list[int] = []
@@ -91,7 +90,7 @@ class PipelineStage:
         await pipe.native("allreduce", marks)
         self._with_heads = np.flatnonzero(marks).tolist()
 
-    async def gradient(self, step: int, outcome: Outcome, complete: Callable[[Layer], None]) -> float:
+    async def gradient(self, step: int, outcome: Outcome, complete: Callable[[Stage], None]) -> float:
         """Compute the stage's gradient of a batch; return the losses of its auxiliary classifiers.
 
         ``complete`` is called after the last backward of each layer.
@@ -116,11 +115,11 @@ class PipelineStage:
             theirs = np.empty(1)
             for stage in self._with_heads:
                 if stage != last:
-                    await pipe.recv(theirs, stage, LOSS)
+                    await pipe.recv(theirs, stage, sections.LOSS)
                     auxiliary += float(theirs[0])
             outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
         elif pipe.rank in self._with_heads:
-            await pipe.send(np.array([auxiliary]), last, LOSS)
+            await pipe.send(np.array([auxiliary]), last, sections.LOSS)
 
     async def test(self, split: Split) -> NDArray[np.float64]:
         """Return the summed loss and the number of correct answers of this pipeline's share of a split, (2,).
@@ -158,7 +157,7 @@ def _divided(batch: Array, microbatches: int) -> list[Array]:
 
 
 def _in_flight(stage: int, stages: int, settings: Settings) -> int:
-    return in_flight(SCHEDULES[settings["schedule"]](stage, stages, settings["microbatches"]))
+    return sections.in_flight(sections.SCHEDULES[settings["schedule"]](stage, stages, settings["microbatches"]))
 
 
 TRAITS: Final = Strategy(
@@ -166,7 +165,7 @@ TRAITS: Final = Strategy(
     scales_loss=False,
     weighs_images=True,
     least={"microbatches": 1},
-    words={"schedule": SCHEDULES},
+    words={"schedule": sections.SCHEDULES},
     check=check_bucket_bytes,
     pipelines=True,
     microbatches=lambda settings: int(settings["microbatches"]),

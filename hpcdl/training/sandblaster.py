@@ -10,11 +10,22 @@ from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import assign, partition
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.journal import Moment
-from hpcdl.training.parts.sandblaster.coordinator import ORDER, REPORT, Command, LbfgsCoordinator, Order, Report
-from hpcdl.training.parts.sandblaster.vector_shards import WEIGHTS, Portions, Shard, fetch, push
+from hpcdl.training.parts.mesh import contribute, follow, holders, leads, members, place_among
+from hpcdl.training.parts.sandblaster import (
+    ORDER,
+    REPORT,
+    WEIGHTS,
+    Command,
+    LbfgsCoordinator,
+    Order,
+    Portions,
+    Report,
+    Shard,
+    fetch,
+    push,
+)
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import share_statistics
-from hpcdl.training.parts.split.model_group import contribute, follow, holders, leads, members, place_among
 from hpcdl.training.parts.traits import Settings, Strategy
 
 COORDINATOR = 0

@@ -4,8 +4,8 @@ from typing import Final
 from hpcdl.fabric.comm import Comm
 from hpcdl.training.parts.bucketing import CompleteBuckets, check_bucket_bytes
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.mesh import place_among
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.model_group import place_among
 from hpcdl.training.parts.traits import Strategy
 
 
@@ -38,9 +38,5 @@ async def synchronous(comm: Comm, session: Session, *, bucket_bytes: int | None 
 
 
 TRAITS: Final = Strategy(
-    lockstep=True,
-    weighs_images=True,
-    splits_layers=True,
-    compresses=True,
-    check=check_bucket_bytes,
+    lockstep=True, weighs_images=True, splits_layers=True, compresses=True, check=check_bucket_bytes
 )

@@ -8,9 +8,9 @@ from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import assign
 from hpcdl.optim.parts.protocol import change
-from hpcdl.training.parts.compressed.compressed import Compressed
-from hpcdl.training.parts.compressed.plan import Piece, Plan
+from hpcdl.training.parts.compressed import Compressed
 from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.plan import Piece, Plan
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import COUNTER_RANK, Snapshots, assign_steps, numbered_steps
 from hpcdl.training.parts.traits import Settings, Strategy
@@ -121,7 +121,7 @@ async def receive(comm: Comm, received: "ReceivedUpdates", encoded: "EncodedUpda
         if encoded is None or dense:
             await comm.apply("decode", partial(iadd, received.total, payload), payload.nbytes)
         else:
-            await encoded.add(comm, payload, sender.source, received.total)
+            await encoded.codec.add(comm, encoded.span, {sender.source: payload}, received.total)
         received.waiting.append((sender.source, header.copy()))
         await comm.send(header[:0], sender.source, _ACKNOWLEDGEMENT)
 
@@ -138,9 +138,9 @@ class EncodedUpdates:
 
     def __init__(self, comm: Comm, session: Session, compressed: Compressed) -> None:
         self.compressed = compressed
-        self._codec = compressed.codec(comm.rank, comm.size)
-        self._span = slice(0, session.replica.parameters.size)
-        elements = -(-self._codec.bound(self._span) // session.replica.parameters.itemsize)
+        self.codec = compressed.codec(comm.rank, comm.size)
+        self.span = slice(0, session.replica.parameters.size)
+        elements = -(-self.codec.bound(self.span) // session.replica.parameters.itemsize)
         self._outgoing, self.incoming = (
             session.vector(f"{way} message", elements).view(np.uint8) for way in ("outgoing", "incoming")
         )
@@ -150,16 +150,12 @@ class EncodedUpdates:
 
         Raises FloatingPointError, naming step and tensor, for a value that is infinite or not a number.
         """
-        piece = Piece(self._span, x, self.compressed.residual, number)
+        piece = Piece(self.span, x, self.compressed.residual, number)
         await self.compressed.before(comm, number, x)
-        message = await self._codec.write(comm, piece, self._outgoing)
-        await self.compressed.after(comm, self._span, number)
-        await self._codec.add(comm, self._span, {comm.rank: message}, x, base=before)
+        message = await self.codec.write(comm, piece, self._outgoing)
+        await self.compressed.after(comm, self.span, number)
+        await self.codec.add(comm, self.span, {comm.rank: message}, x, base=before)
         return message
-
-    async def add(self, comm: Comm, message: Array, sender: int, into: Array) -> None:
-        """Add the update in a message to ``into``. Raises ValueError, naming the sender, for a corrupt one."""
-        await self._codec.add(comm, self._span, {sender: message}, into)
 
 
 class ReceivedUpdates:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.aggregation.parts.collectives import half, nodes
+from hpcdl.aggregation.parts.traits import half, nodes
 from hpcdl.fabric.comm import SHARD_UPDATE, Array, Comm
 from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import partition

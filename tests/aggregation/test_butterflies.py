@@ -9,7 +9,7 @@ from contract.aggregations import called, scheme
 from contract.operands import as_wanted, operands
 from contract.virtual_time import NETWORK
 
-from hpcdl.aggregation.parts.butterflies import swings
+from hpcdl.aggregation.parts.patterns import swings
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated

@@ -1,16 +1,151 @@
-"""Collectives of all schemes: results as in MPI."""
+"""Sums and other collectives of all schemes: results as in MPI, at any number of ranks, length and interleaving."""
 
 from functools import partial
 
 import numpy as np
 import pytest
-from contract.aggregations import IN_SEGMENTS, ON_HOSTS, OTHERS, called, called_out_of_place
+from contract.aggregations import (
+    IN_SEGMENTS,
+    ON_HOSTS,
+    OTHERS,
+    SCHEMES,
+    SEGMENTED,
+    called,
+    called_out_of_place,
+    scheme,
+)
 from contract.generated import RANKS, generated
 from contract.operands import as_wanted, awkward_lengths, operands
 from hypothesis import strategies as st
 
-from hpcdl.aggregation.parts.collectives import offered
+from hpcdl import registry
+from hpcdl.aggregation.parts.traits import Aggregation, offered
+from hpcdl.commands.parts import contracts
+from hpcdl.commands.parts.contracts import check_scheme
 from hpcdl.fabric.virtual.inprocess import in_process
+
+
+def aggregate(name, rows, seed, /, **settings):
+    """Return the rows after each rank has summed its own; all should equal the sum."""
+    in_process(len(rows), seed).run(lambda comm: scheme(name)(comm, rows[comm.rank], **settings))
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_the_contract_of_a_scheme(name, monkeypatch):
+    """Exact sums, equal bits, concurrent calls, sub-communicators, and stated costs where a scheme decides them."""
+    monkeypatch.setattr(contracts, "SCHEDULES", 2)
+    traits = registry.traits("aggregation", name, Aggregation)
+    assert [check for check in check_scheme(scheme(name), traits) if check.verdict != "ok"] == []
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_sums_other_types_and_long_vectors_that_no_number_of_ranks_divides(name):
+    long = [(ranks, 100_003, "float32") for ranks in (1, 2, 7, 16)]
+    for ranks, length, dtype in [*long, (5, 103, "float64"), (5, 103, "int64")]:
+        rows, expected = operands(ranks, length, dtype)
+        aggregate(name, rows, ranks)
+        assert (rows == expected).all(), f"{ranks} ranks, {dtype}"
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5, 16])
+@pytest.mark.parametrize("length", [0, 3, 100])
+def test_none_leaves_every_rank_its_own(ranks, length):
+    rows, _ = operands(ranks, length)
+    untouched = rows.copy()
+    world = in_process(ranks)
+    world.run(lambda comm: scheme("none")(comm, rows[comm.rank]))
+    assert (rows == untouched).all()
+    assert world.messages == [0] * ranks
+
+
+def settings_of(name, ranks):
+    """Yield possible settings of a scheme: parents of any arity, any number of servers or rows, nodes of any size."""
+    if name == "tree":
+        yield from ({"arity": arity} for arity in (1, 2, 3, 5, 20))
+    elif name == "sharded_parameter_server":
+        yield from ({"servers": servers} for servers in range(1, min(ranks, 16) + 1))
+    elif name == "torus":
+        yield from ({"rows": rows} for rows in range(1, ranks + 1) if ranks % rows == 0)
+    else:
+        yield from ({"ranks_per_node": size} for size in (1, 2, 3, 4, 6, 7, 8, 34))
+
+
+@pytest.mark.parametrize("name", ["tree", "sharded_parameter_server", "torus", "hierarchical", "leader"])
+def test_sums_with_any_settings(name):
+    for ranks in (1, 2, 3, 5, 6, 7, 10, 12, 16, 31):
+        for settings in settings_of(name, ranks):
+            for length in (0, 2, 50):
+                rows, expected = operands(ranks, length)
+                aggregate(name, rows, 3, **settings)
+                assert (rows == expected).all(), f"{ranks} ranks, {settings}, {length} elements"
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("tree", "arity", 0),
+        ("sharded_parameter_server", "servers", 0),
+        ("sharded_parameter_server", "servers", 4),
+        *((name, "segment_bytes", value) for name in SEGMENTED for value in (-1, 0, 7)),
+        *((name, "optimal", "speed") for name in ("bine", "swing")),
+        ("swing", "ports", 0),
+        ("torus", "rows", 0),
+        ("torus", "rows", -1),
+        ("torus", "rows", 2),
+        ("torus", "rows", 6),
+        *((name, "ranks_per_node", value) for name in ("hierarchical", "leader") for value in (0, -2)),
+        *(
+            (name, part, scheme)
+            for name in ("hierarchical", "leader")
+            for part in ("inner", "outer")
+            for scheme in ("none", "rng", "torus", "leader", "hierarchical")
+        ),
+    ],
+)
+def test_impossible_settings_are_refused(name, setting, value):
+    world = in_process(3)
+    with pytest.raises(ValueError, match=f"^{setting} = {value!r}[^\n]*$"):
+        world.run(lambda comm: scheme(name)(comm, np.zeros(5), **{setting: value}))
+    assert not any(world.messages)
+
+
+PLAIN = [name for name in SCHEMES if name not in {"hierarchical", "leader", "torus"}]
+
+
+@pytest.mark.parametrize("scheme", PLAIN)
+@pytest.mark.parametrize("name", ["hierarchical", "leader"])
+def test_any_scheme_across_nodes_and_inside(name, scheme):
+    for where, ranks_per_node in (("outer", 3), ("inner", 4)):
+        for ranks in (1, 4, 7, 12):
+            rows, expected = operands(ranks, 23)
+            aggregate(name, rows, 4, **{where: scheme, "ranks_per_node": ranks_per_node})
+            assert (rows == expected).all(), f"{ranks} ranks, {where}"
+
+
+def test_subcommunicators_are_split_once():
+    """Also by concurrent programs, because communicators are scarce."""
+    rows, _ = operands(6, 40)
+
+    async def program(comm):
+        for _ in range(3):
+            tasks = [comm.start(scheme("hierarchical")(comm, piece)) for piece in np.split(rows[comm.rank], 4)]
+            await scheme("hierarchical")(comm, rows[comm.rank][:0])
+            for task in tasks:
+                await task
+
+    world = in_process(6)
+    world.run(program)
+    assert [len(group.members) for group in world.groups] == [6, 2, 2, 2, 3, 3]
+
+
+def test_an_allgather_adds_in_the_order_of_the_ranks():
+    for ranks in [2, 3, 5, 13]:
+        rows = np.random.default_rng(ranks).standard_normal((ranks, 100))
+        expected = rows[0].copy()
+        for row in rows[1:]:
+            expected += row
+        aggregate("allgather", rows, 0)
+        assert (rows == expected).all()
 
 
 def lengths(collective, ranks):

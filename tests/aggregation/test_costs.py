@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.collectives import offered
+from hpcdl.aggregation.parts.traits import offered
 from hpcdl.aggregation.tree import tree
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.fabric.vectors import phantom

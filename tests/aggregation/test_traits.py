@@ -9,8 +9,7 @@ from test_contributing import EXAMPLES
 
 import hpcdl.aggregation
 from hpcdl import registry, suite
-from hpcdl.aggregation.parts.collectives import component, phases
-from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.traits import Aggregation, component, phases
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hpcdl
-from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered
+from hpcdl.aggregation.parts.traits import COLLECTIVES, offered
 from hpcdl.analysis.network.clusters import Measurement, measurements
 
 PICO = Path(hpcdl.__file__).parents[1] / "reports" / "oracles" / "pico.py"

@@ -9,7 +9,7 @@ from contract.cases import case_of, ran
 from contract.device import OnDevice
 from contract.operands import as_wanted
 
-from hpcdl.aggregation.parts.collectives import COLLECTIVES, schemes
+from hpcdl.aggregation.parts.traits import COLLECTIVES, schemes
 from hpcdl.cases import collective as case
 from hpcdl.cases.measuring.timed_collectives import Contents, alike, reals
 from hpcdl.fabric.virtual.inprocess import in_process

@@ -18,7 +18,7 @@ from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.models.caffe import lenet5
 from hpcdl.nn.replica import Replica
-from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.compressed import Compressed
 
 SHAPE = (8, 8, 1)
 LAYERS = lenet5(SHAPE, 10)

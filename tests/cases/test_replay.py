@@ -10,7 +10,7 @@ from contract.virtual_time import ring_seconds
 
 from hpcdl.aggregation.halving_doubling import halving_doubling
 from hpcdl.aggregation.none import none
-from hpcdl.aggregation.parts.collectives import half
+from hpcdl.aggregation.parts.traits import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.key import Choice

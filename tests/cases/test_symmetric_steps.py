@@ -12,7 +12,7 @@ from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cases.simulation import step_simulation
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import NETWORKS, Link
-from hpcdl.training.parts.split.mesh import Mesh
+from hpcdl.training.parts.mesh import Mesh
 
 STRATEGIES = [name for name in registry.names("training") if name != "sandblaster"]  # losses decide its messages
 AGGREGATING = ["diloco", "layerwise", "synchronous", "zero"]

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from contract.cases import case_of, ran
 
-from hpcdl.aggregation.parts.collectives import schemes
+from hpcdl.aggregation.parts.traits import schemes
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated

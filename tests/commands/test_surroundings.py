@@ -55,7 +55,7 @@ def test_without_a_folder_for_compiled_kernels_each_process_compiles(hpcdl):
         "for one in (*caching.CacheImpl._locator_classes, *caching.CompileResultCacheImpl._locator_classes):\n"
         "    one.from_function = classmethod(lambda *_: None)\n"
         "from hpcdl.nn.backend import backend\n"
-        "from hpcdl.compression.kernels.signs import *\n"
+        "from hpcdl.compression.kernels.two_values import *\n"
         "print(backend('numba').announcement('float32'))\n"
     )
     done = hpcdl.run([hpcdl.python, "-c", program])

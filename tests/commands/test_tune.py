@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import Hand
 
-from hpcdl.aggregation.parts.collectives import schemes
+from hpcdl.aggregation.parts.traits import schemes
 from hpcdl.analysis.run.record import Record
 from hpcdl.commands import tune
 from hpcdl.exit_codes import FAILED, INTERRUPTED

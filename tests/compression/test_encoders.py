@@ -1,4 +1,4 @@
-"""Encoders: blocks, impossible messages, random draws; one bit per entry, and Deep Compression, as defined."""
+"""Encoders, random quantisers and conversions to 16 bits, as their papers and numpy define them."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,11 @@ from contract.compressors import decoded, encoded
 
 from hpcdl import registry
 from hpcdl.commands.parts.array_contracts import SHAPES, layout
+from hpcdl.compression import halves
 from hpcdl.compression.deep_compression import DeepCompression, clusters_of, nearest
+from hpcdl.compression.halves import BF16, FP16
+from hpcdl.compression.kernels import reproducible
+from hpcdl.compression.parts.protocol import Layout
 from hpcdl.compression.random_quantizers import QSGD, TernGrad
 from hpcdl.compression.two_values import EFSign, OneBit, Sign
 from hpcdl.models.caffe import lenet5
@@ -209,3 +213,204 @@ def test_impossible_settings_are_refused():
     for changed in [{"sparsity": 1.0}, {"sparsity": -0.1}, {"clusters": 1}, {"clusters": 257}]:
         with pytest.raises(ValueError, match=next(iter(changed))):
             DeepCompression(layout([]), **changed)
+
+
+DRAWS = 10_000
+
+
+def outcomes(make, vector, **fields):
+    """Return 10,000 quantisations (draws, len(vector)) of a vector, each with draws of its own."""
+    encoder = make(layout([(len(vector),)] * DRAWS, **fields))
+    message, _ = encoded(encoder, np.tile(vector, DRAWS))
+    return decoded(encoder, message, slice(0, DRAWS * len(vector))).reshape(DRAWS, -1).astype("float64")
+
+
+def assert_unbiased(sent, vector, variance):
+    """Compare with the mean and each entry's variance; 5 standard errors are one in a million."""
+    np.testing.assert_array_less(np.abs(sent.mean(axis=0) - vector), 5 * np.sqrt(variance / DRAWS) + 1e-6)
+
+
+def test_terngrad_is_unbiased_without_clipping():
+    vector = np.random.default_rng(2).standard_normal(40).astype("float32")
+    vector[3] = 0
+    sent = outcomes(lambda layout: TernGrad(layout, clip=0), vector)
+    scaler = np.abs(vector).max()
+    variance = scaler * np.abs(vector) - vector.astype("float64") ** 2
+    assert_unbiased(sent, vector, variance)
+    np.testing.assert_allclose(sent.var(axis=0), variance, atol=5 * scaler**2 / np.sqrt(DRAWS))
+    assert set(np.unique(sent)) == {-scaler, 0, scaler}
+
+
+def test_terngrad_clips_at_standard_deviations():
+    """Entries beyond are sent as the limit, always."""
+    vector = np.random.default_rng(3).standard_normal(200).astype("float32")
+    vector[7] = -30
+    sent = outcomes(TernGrad, vector)
+    limit = np.float32(2.5 * np.sqrt(np.mean(vector.astype("float64") ** 2)))
+    np.testing.assert_array_equal(sent[:, 7], -limit)
+    assert np.abs(sent).max() == limit
+    small = np.abs(vector) < limit
+    assert_unbiased(sent[:, small], vector[small], limit * np.abs(vector[small]))
+
+
+def test_a_constant_tensor_is_sent_whole():
+    """Its standard deviation about its mean is zero, and clipping at that would lose it."""
+    encoder = TernGrad(layout([(1,), (5,)]))
+    vector = np.array([3, 2, 2, 2, 2, 2], "float32")
+    message, kept = encoded(encoder, vector)
+    np.testing.assert_array_equal(decoded(encoder, message, slice(0, 6)), vector)
+    np.testing.assert_array_equal(kept, 0)
+
+
+def test_cuts_into_buckets_do_not_change_draws():
+    """Both pieces have the whole's scaler; spans begin at odd and even positions."""
+    vector = np.ones(8195, "float32")
+    vector[1:-1] = np.random.default_rng(5).uniform(-1, 1, 8193)
+    encoder = TernGrad(layout([]), clip=0)
+    whole = decoded(encoder, encoded(encoder, vector)[0], slice(0, 8195))
+    for cut in (1, 2, 4097, 8194):
+        for span in (slice(0, cut), slice(cut, 8195)):
+            message, _ = encoded(encoder, vector[span], span)
+            np.testing.assert_array_equal(decoded(encoder, message, span), whole[span])
+
+
+@pytest.mark.parametrize("levels", [1, 4, 16, 200])
+@pytest.mark.parametrize("bucket", [512, 33])
+def test_qsgd_is_unbiased_within_its_variance(levels, bucket):
+    vector = np.random.default_rng(levels).standard_normal(bucket).astype("float32")
+    vector[:3] = 0, 30, -1e-3
+    encoder = QSGD(layout([]), levels=levels, bucket=bucket)
+    message, _ = encoded(encoder, np.tile(vector, DRAWS))
+    sent = decoded(encoder, message, slice(0, DRAWS * bucket)).reshape(DRAWS, bucket)
+    x = vector.astype("float64")
+    norm = np.linalg.norm(x)
+    up = np.abs(x) * levels / norm % 1
+    assert_unbiased(sent.astype("float64"), x, up * (1 - up) * (norm / levels) ** 2)
+    spread = np.mean(np.sum((sent - x) ** 2, axis=1))
+    assert spread <= encoder.variance * norm**2
+    assert encoder.variance == min(bucket / levels**2, np.sqrt(bucket) / levels)
+
+
+def gamma(number):
+    """Return the bits of a level with its sign, as text."""
+    binary = f"{2 * abs(number) + (number < 0) or 1:b}"
+    return "0" * (len(binary) - 1) + "1" + binary[:0:-1]
+
+
+def test_qsgd_writes_norms_and_gamma_codes():
+    for levels, bucket in [(1, 5), (16, 512), (16, 7), (3000, 100), (65_536, 512)]:
+        vector = np.random.default_rng(levels).standard_normal(1001).astype("float32")
+        encoder, span = QSGD(layout([]), levels=levels, bucket=bucket), slice(0, 1001)
+        message, _ = encoded(encoder, vector)
+        norms = [np.linalg.norm(vector[i : i + bucket]) for i in range(0, 1001, bucket)]
+        header = 4 * len(norms)
+        np.testing.assert_allclose(message[:header].view("float32"), norms, rtol=1e-6)
+        rounded = decoded(encoder, message, span) / np.repeat(norms, bucket)[:1001] * levels
+        np.testing.assert_allclose(rounded, np.rint(rounded), atol=1e-2)
+        assert np.abs(rounded - vector / np.repeat(norms, bucket)[:1001] * levels).max() < 1.01
+        expected = "".join(map(gamma, np.rint(rounded).astype(int).tolist()))
+        written = "".join(map(str, np.unpackbits(message[header:], bitorder="little")))
+        assert written == expected + "0" * (-len(expected) % 8)
+        assert len(message) <= encoder.bound(span)
+
+
+def test_qsgd_takes_the_stated_bits_per_entry_of_a_normal_distribution():
+    message, _ = encoded(QSGD(layout([])), np.random.default_rng(4).standard_normal(100_000).astype("float32"))
+    assert round(8 * len(message) / 100_000, 1) == 2.2
+
+
+def test_words_are_those_of_splitmix64():
+    """Published outputs for the seed 1234567."""
+    words = np.empty(5, np.uint64)
+    reproducible.draw(words, np.uint64(1234567), 1)
+    assert words.tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+EDGES = [0, -0.0, 65504, 65519.9, 65520, 1e30, 2.0**-14, 2.0**-24, 2.0**-25, 2.0**-25 * 1.0001, 1e-40, 3e38]
+
+
+def all_numbers():
+    random = np.random.default_rng(0)
+    drawn = random.standard_normal(50_000) * 10.0 ** random.integers(-12, 8, 50_000)
+    ties = np.arange(0, 1 << 16, dtype=np.uint32) << 16 | 0x8000
+    ties = ties.view(np.float32)
+    tied = ties[np.isfinite(ties) & (np.abs(ties) < 3e38)]
+    return np.concatenate([drawn, EDGES, np.negative(EDGES), tied]).astype(np.float32)
+
+
+def rounded(compressor, vector, residual=None):
+    rounds = compressor.rounds(slice(0, len(vector)), vector, residual, 0)
+    found = next(rounds).copy()
+    assert next(rounds, None) is None
+    return found
+
+
+def test_float16_is_numpys_and_large_numbers_are_the_largest():
+    x = all_numbers()
+    vector, residual = x.copy(), np.empty_like(x)
+    found = rounded(FP16(Layout(size=len(x))), vector, residual)
+    expected = np.clip(x, -65504, 65504).astype(np.float16)
+    assert (found.view(np.uint16) == expected.view(np.uint16)).all()
+    assert (vector == expected.astype(np.float32)).all()
+    assert (residual == x - vector).all()
+
+
+def test_bfloat16_is_the_nearest_and_even_on_ties():
+    x = all_numbers()
+    vector, residual = x.copy(), np.empty_like(x)
+    found = np.asarray(rounded(BF16(Layout(size=len(x))), vector, residual)).astype(np.uint32)
+    around = [
+        (np.clip(found.astype(np.int64) + i, 0, 0xFFFF).astype(np.uint32) << 16).view(np.float32)
+        for i in (-1, 0, 1)
+    ]
+    exact = x.astype(np.float64)
+    off = [np.abs(one.astype(np.float64) - exact) for one in around]
+    finite = [np.isfinite(one) for one in around]
+    assert (off[1] <= np.where(finite[0], off[0], np.inf)).all()
+    assert (off[1] <= np.where(finite[2], off[2], np.inf)).all()
+    tie = (off[1] == off[0]) | (off[1] == off[2])
+    assert tie.any()
+    assert not (found[tie & (x != 0)] & 1).any()
+    assert (vector == around[1]).all()
+    assert (residual == x - vector).all()
+
+
+def test_bfloat16_adds_in_float32():
+    x, y = (np.random.default_rng(seed).integers(-200, 200, 9001) for seed in (1, 2))
+    one, other = (halves.zeros(9001, "bfloat16") for _ in range(2))
+    for vector, values in ((one, x), (other, y)):
+        vector[:] = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    one += other
+    total = (np.asarray(one).astype(np.uint32) << 16).view(np.float32)
+    assert (np.abs(total - (x + y)) <= np.abs(x + y) * 2.0**-8).all()
+    assert (total == x + y)[np.abs(x + y) <= 256].all()
+
+
+def test_float16_adds_as_numpy_and_infinity_stays():
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    other = np.random.default_rng(1).permutation(every)
+    with np.errstate(all="ignore"):
+        expected = every + other
+    found = halves.zeros(len(every), "float16")
+    found[:] = every
+    found += other
+    finite = np.isfinite(expected)
+    assert (found[finite].view(np.uint16) == expected[finite].view(np.uint16)).all()
+    assert not np.isfinite(found[~finite]).any()
+    assert (np.isfinite(every) & np.isfinite(other) & ~finite).any()
+
+
+def test_a_sum_that_overflows_is_refused():
+    for compressor, largest in [(FP16, np.float16(65504)), (BF16, np.uint16(0x7F7F))]:
+        rounds = compressor(Layout(size=3)).rounds(slice(0, 3), np.ones(3, np.float32), None, 0)
+        vector = next(rounds)
+        vector[1] = largest
+        vector += vector.copy()
+        with pytest.raises(FloatingPointError, match="the sum exceeds"):
+            next(rounds)

@@ -13,7 +13,7 @@ from hpcdl.compression.power_sgd import PowerSGD
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.training.parts.compressed.plan import of_sizes
+from hpcdl.training.parts.plan import of_sizes
 
 
 def resnet18():

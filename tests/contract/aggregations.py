@@ -1,8 +1,14 @@
 """Lists of aggregation schemes for the tests, read from the folder, so that a new file is tested."""
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, operand, out_of_place_operand, schemes
-from hpcdl.aggregation.parts.traits import Aggregation
+from hpcdl.aggregation.parts.traits import (
+    COLLECTIVES,
+    Aggregation,
+    offered,
+    operand,
+    out_of_place_operand,
+    schemes,
+)
 
 TRAITS = {name: registry.traits("aggregation", name, Aggregation) for name in registry.names("aggregation")}
 

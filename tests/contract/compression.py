@@ -16,7 +16,7 @@ from hpcdl.cases.replay import ReplaySpec
 from hpcdl.compression.parts.protocol import Layout, to_device, to_host
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.replica import Tensor
-from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.compressed import Compressed
 
 COMPRESSORS = [name for name in registry.names("compression") if name != "none"]
 SCHEMES = {

@@ -16,8 +16,7 @@ from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling, S
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.split.mesh import placed
-from hpcdl.training.parts.split.model_group import ModelGroup
+from hpcdl.training.parts.mesh import ModelGroup, placed
 from hpcdl.training.synchronous import synchronous
 
 STEPS = 5

@@ -7,10 +7,9 @@ import numpy as np
 from hpcdl.data.parts.splits import in_memory_dataset
 from hpcdl.fabric.comm import Counters
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import Session
+from hpcdl.training.parts.session import Evaluation, Session
 
 SEED = 3
 EVALUATION = {"evaluate_every": "every", "target_accuracy": "target_accuracy", "stop_at_target": "stop_at_target"}

@@ -13,7 +13,7 @@ from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.evaluation import test_share as share_of_test
+from hpcdl.training.parts.session import test_share as share_of_test
 from hpcdl.training.parts.topologies import metropolis
 
 RATE = 0.05

@@ -64,7 +64,7 @@ def test_a_source_compiles(name, dtype, architecture, compiler):
 
 def test_there_are_sources():
     assert {"pooling", "batch_norm", "dropout"} <= {*SOURCES}
-    assert {"halves", "signs"} <= {Path(name).name for name in COMPRESSORS}
+    assert {"halves", "two_values"} <= {Path(name).name for name in COMPRESSORS}
 
 
 def test_kernels_use_no_barriers_and_no_atomics():

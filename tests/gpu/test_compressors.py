@@ -18,7 +18,7 @@ from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.replica import Replica
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parts.compressed.compressed import Compressed
+from hpcdl.training.parts.compressed import Compressed
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
 

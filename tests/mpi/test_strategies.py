@@ -22,8 +22,8 @@ from hpcdl.training.gossip import d_psgd, stochastic_gradient_push
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.local_sgd import diloco, parameter_averaging
 from hpcdl.training.parameter_servers import ssp
-from hpcdl.training.parts.split.mesh import Mesh, placed
-from hpcdl.training.parts.split.schedules import SCHEDULES
+from hpcdl.training.parts.mesh import Mesh, placed
+from hpcdl.training.parts.sections import SCHEDULES
 from hpcdl.training.pipeline import pipeline
 from hpcdl.training.synchronous import synchronous
 from hpcdl.training.update_broadcast import update_broadcast

@@ -19,7 +19,7 @@ from turns import THREADS, parser, processor, ratio
 
 from hpcdl import registry
 from hpcdl.commands.parts.array_contracts import layout
-from hpcdl.compression.parts.message_encoders import SparseMessages
+from hpcdl.compression.parts.selection import SparseMessages
 
 COMPRESSORS = [name for name in registry.names("compression") if name != "none"]
 ELEMENTS = 25_000_000

@@ -281,7 +281,7 @@ def test_a_case_that_cannot_run_is_refused_in_one_line(kind, written, refused):
 
 
 def test_every_message_count_of_a_docstring_can_be_evaluated():
-    from hpcdl.aggregation.parts.collectives import COLLECTIVES, offered, schemes
+    from hpcdl.aggregation.parts.traits import COLLECTIVES, offered, schemes
 
     for collective in COLLECTIVES:
         for name in schemes(collective):

@@ -22,8 +22,8 @@ from hpcdl.nn.layers.elementwise import Flatten
 from hpcdl.nn.layers.normalization import BatchNorm
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
-from hpcdl.training.parts.split.mesh import Place, placed
-from hpcdl.training.parts.split.schedules import SCHEDULES, bubble_share, in_flight
+from hpcdl.training.parts.mesh import Place, placed
+from hpcdl.training.parts.sections import SCHEDULES, bubble_share, in_flight
 from hpcdl.training.pipeline import pipeline
 from hpcdl.training.synchronous import synchronous
 

@@ -22,8 +22,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training import sandblaster as module
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.sandblaster.coordinator import LbfgsCoordinator
-from hpcdl.training.parts.sandblaster.vector_shards import DIRECTION, PAIRS, SLOPE, SUM, Shard
+from hpcdl.training.parts.sandblaster import DIRECTION, PAIRS, SLOPE, SUM, LbfgsCoordinator, Shard
 
 LAYOUTS = [(1, 0), (2, 0), (3, 0), (5, 0), (3, 1), (4, 2), (6, 3), (9, 7)]
 """Ranks and dedicated servers; 7 parameters in up to 9 shards, so that some shards are empty."""

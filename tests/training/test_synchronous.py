@@ -7,22 +7,17 @@ import numpy as np
 import pytest
 from contract import training
 from contract.aggregations import SCHEMES
-from contract.training import (
-    GLOBAL_BATCH,
-    STEPS,
-    TOLERANCE,
-    by_one_rank,
-    check_journals,
-    difference,
-    digits,
-    learning_rate,
-    session,
-)
+from contract.cases import case_of
+from contract.training import TOLERANCE, check_journals, difference, session
 
+from hpcdl import registry
+from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.bucketing import MIN_FITTED, bucket_bytes, buckets
@@ -39,36 +34,37 @@ RANKS = (3, 2, 4, 5, 8)
 LAYERWISE = ("ring", "halving_doubling", "tree", "two_shot", "butterfly")
 LAYERWISE_BYTES = (None, 2000, 30_000, 100_000, 2000)
 
+UNEQUAL = [(ranks, "float64", weights) for ranks in (2, 7, 9) for weights in ((1,), (3, 1), (1, 1, 7))]
+
 
 train = partial(training.train, synchronous)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("strategy", "aggregation", "ranks", "dtype", "bucket_bytes"),
-    [(synchronous, name, RANKS[i % 5], "float64", MANY if i % 2 else None) for i, name in enumerate(SCHEMES)]
-    + [(synchronous, "ring", p, "float32", TWO_BUCKETS) for p in RANKS]
-    + [(synchronous, name, 3, "float32", None) for name in ("halving_doubling", "tree")]
-    + [(layerwise, name, RANKS[i], "float64", LAYERWISE_BYTES[i]) for i, name in enumerate(LAYERWISE)],
+    ("strategy", "aggregation", "ranks", "dtype", "settings"),
+    [
+        (synchronous, name, RANKS[i % 5], "float64", {"bucket_bytes": MANY if i % 2 else None})
+        for i, name in enumerate(SCHEMES)
+    ]
+    + [(synchronous, "ring", p, "float32", {"bucket_bytes": TWO_BUCKETS}) for p in RANKS]
+    + [(synchronous, name, 3, "float32", {}) for name in ("halving_doubling", "tree")]
+    + [(synchronous, "ring", *one, {"shares": Shares(weights=of)}) for *one, of in UNEQUAL]
+    + [
+        (layerwise, name, RANKS[i], "float64", {"bucket_bytes": LAYERWISE_BYTES[i]})
+        for i, name in enumerate(LAYERWISE)
+    ],
 )
-def test_equals_one_rank_with_the_whole_batch(strategy, aggregation, dtype, bucket_bytes, ranks):
-    first, *others = training.train(strategy, ranks, aggregation, dtype, bucket_bytes=bucket_bytes)
+def test_equals_one_rank_with_the_whole_batch(strategy, aggregation, dtype, settings, ranks):
+    """The gradient is scaled by the global batch, not by a rank's share."""
+    first, *others = training.train(strategy, ranks, aggregation, dtype, **settings)
     assert difference(first, dtype) < TOLERANCE[dtype]
     assert all(np.array_equal(first, other) for other in others)
 
 
 def test_one_rank_equals_the_plain_loop():
     for aggregation in ("ring", "none"):
-        assert np.array_equal(*train(1, aggregation, "float32"), by_one_rank("float32"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("weights", [(1,), (3, 1), (1, 1, 7)])
-@pytest.mark.parametrize("ranks", [2, 7, 9])
-def test_equals_one_rank_with_unequal_shares(ranks, weights):
-    """The gradient is scaled by the global batch, not by a rank's share."""
-    for parameters in train(ranks, "ring", "float64", shares=Shares(weights=weights)):
-        assert difference(parameters, "float64") < TOLERANCE["float64"]
+        assert np.array_equal(*train(1, aggregation, "float32"), training.by_one_rank("float32"))
 
 
 def test_a_rank_may_have_no_images():
@@ -85,10 +81,10 @@ def test_the_journals_of_all_ranks_add_up_to_that_of_one_rank():
     check_journals(alone, recorders)
     rows, evaluations = alone.steps, alone.evaluations
     assert [(row.step, row.epoch, row.images, row.learning_rate) for row in rows] == [
-        (step, step // 11, GLOBAL_BATCH, learning_rate(step)) for step in range(STEPS)
+        (step, step // 11, training.GLOBAL_BATCH, training.learning_rate(step)) for step in range(training.STEPS)
     ]  # 1437 images are 11 whole batches
     assert [(row.step, row.epoch, row.samples) for row in evaluations] == [
-        (step, step / 11, step * GLOBAL_BATCH) for step in (6, 11, 12)
+        (step, step / 11, step * training.GLOBAL_BATCH) for step in (6, 11, 12)
     ]
     assert rows[0].loss > 1.5 > rows[-1].loss
     assert evaluations[-1].accuracy > 0.8
@@ -129,7 +125,7 @@ def test_buckets_together_are_the_gradient(bucket_bytes, buckets):
     world = in_process(2)
 
     async def program(comm):
-        mine = session("parameter_server", "float32", steps=1, dataset=digits())
+        mine = session("parameter_server", "float32", steps=1, dataset=training.digits())
         await synchronous(comm, mine, bucket_bytes=bucket_bytes)
         return mine.replica.gradients.nbytes
 
@@ -183,3 +179,94 @@ def test_impossible_alpha_beta_and_ranks_are_refused():
     for wrong in ((-1, 1e-9, 4), (1e-6, 0, 4), (1e-6, 1e-9, 0)):
         with pytest.raises(ValueError, match="alpha must be at least 0, the others more than 0"):
             bucket_bytes(*wrong)
+
+
+@pytest.mark.parametrize("bucket_bytes", [0, 20_000])
+@pytest.mark.parametrize("aggregation", ["binomial", "chain", "parameter_server", "tree"])
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_a_server_that_updates_layers_is_synchronous_training(ranks, aggregation, bucket_bytes):
+    """In every schedule; only rank 0 has velocities."""
+    settings = {"chain": {"segment_bytes": 4096}, "tree": {"arity": 3}}.get(aggregation, {})
+    scheme = partial(registry.find("aggregation", aggregation), **settings)
+    for seed in range(2):
+
+        async def program(comm):
+            mine = session("ring", "float64", aggregate=scheme, evaluate_every=0.5)
+            await layerwise(comm, mine, bucket_bytes=bucket_bytes, updates="server")
+            return mine.replica.parameters, mine.memory_bytes
+
+        (first, memory), *others = in_process(ranks, seed).run(program)
+        assert difference(first, "float64") < 1e-12
+        assert all(np.array_equal(first, other) for other, _ in others)
+        assert (memory, *(other for _, other in others)) == (3 * first.nbytes, *[2 * first.nbytes] * (ranks - 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "network", "images"), [("googlenet", "ethernet-1g", 32), ("vgg16", "ethernet-10g", 4)]
+)
+def test_priority_of_the_first_layers_shortens_a_step(model, network, images):
+    """If the exchange takes longer than backward, the next forward begins earlier."""
+
+    def seconds(strategy, **settings):
+        keys = {"model": model, "training": {"name": strategy, **settings}, "aggregation": "halving_doubling"}
+        keys |= {"ranks": 8, "batch_per_rank": images, "network": network, "flops": 0.428e12}
+        spec, link = case_of("replay", **keys).spec, NETWORKS[network].link
+        bucket = bucket_bytes(link.alpha, link.beta, 8)
+        return virtual_step(spec, Conditions(spec.cluster, spec.compute_times, images, bucket)).seconds
+
+    whole = seconds("layerwise", bucket_bytes=0)
+    assert seconds("layerwise") < 0.97 * whole
+    assert whole < seconds("synchronous")
+
+
+class Overflow:
+    """A loss scale with which the gradients of one layer overflow at some steps, as in float16."""
+
+    def __init__(self, replica, stage, steps, first):
+        self.scales = []
+        self._stage, self._steps = stage, steps
+        self._backward = stage.backward
+        self.replica = replica
+        stage.backward = self.backward
+        self.optimizer = LossScaling(SGD(momentum=0.9), replica, scale=first, growth_interval=2)
+
+    def backward(self, dy, *, first):
+        self.scales.append(self.replica.loss_scale)
+        dx = self._backward(dy, first=first)
+        if len(self.scales) - 1 in self._steps:
+            self.replica.gradients[self._stage.span] = np.inf
+        return dx
+
+
+def scaled(strategy, overflows, first=2.0**20):
+    """Return the parameters and each step's scale; the gradient of conv2 overflows at the given steps."""
+
+    async def program(comm):
+        mine = session("ring", "float64", optimizer=SGD(), steps=6)
+        stages = {stage.name: stage for stage in mine.replica.stages}
+        overflow = Overflow(mine.replica, stages["conv2"], overflows, first)
+        mine = session("ring", "float64", optimizer=overflow.optimizer, replica=mine.replica, steps=6)
+        await strategy(comm, mine)
+        return mine.replica.parameters, overflow.scales, stages["conv2"].span
+
+    return in_process(2).run(program)[0]
+
+
+def test_with_a_loss_scale_it_equals_synchronous_training():
+    """The scale doubles after every two steps, for all layers at once."""
+    found, scales, _ = scaled(layerwise, [])
+    expected, wanted, _ = scaled(synchronous, [])
+    assert scales == wanted == [2.0 ** (20 + step // 2) for step in range(6)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_an_overflow_halves_the_scale_once_and_skips_only_its_layer():
+    found, scales, conv2 = scaled(layerwise, [0])
+    _, wanted, _ = scaled(synchronous, [0])
+    assert scales == wanted == [2.0 ** (20 + power) for power in (0, -1, -1, 0, 0, 1)]
+    assert np.isfinite(found).all()
+    start = session("ring", "float64").replica.parameters
+    after_one, _, _ = scaled(layerwise, range(6))
+    assert np.array_equal(after_one[conv2], start[conv2])
+    assert not np.array_equal(after_one, start)

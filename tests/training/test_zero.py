@@ -8,7 +8,7 @@ from contract.cases import case_of
 from contract.tiny import tiny_session
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.collectives import half
+from hpcdl.aggregation.parts.traits import half
 from hpcdl.aggregation.ring import ring
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares

@@ -11,7 +11,7 @@ A message begins with a header of four words: its length in bytes with header an
 sender's rank, the length of the content. It ends at a multiple of 8 bytes, so that every content is aligned.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -20,9 +20,8 @@ import numpy as np
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import sizes_only
 
-_WORDS: Final = 4
-HEADER: Final = 4 * _WORDS
-"""Bytes of a header."""
+HEADER: Final = 16
+"""Bytes of a header: four words."""
 ALIGNMENT: Final = 8
 MAX_LENGTH: Final = (1 << 32) - 1
 """Most bytes of a message."""
@@ -112,14 +111,31 @@ def cut(arrived: Array, count: int, source: int) -> list[Array]:
     return messages
 
 
+def doubling(size: int) -> list[tuple[int, int]]:
+    """Return the rounds of :func:`gather_vectors` for ``size`` ranks with the distances 1, 2, 4, ..."""
+    distances = [1 << number for number in range((size - 1).bit_length())]
+    return [(distance, min(distance, size - distance)) for distance in distances]
+
+
+async def gather_vectors(
+    comm: Comm, table: Array, edges: Sequence[int], rounds: Iterable[tuple[int, int]]
+) -> None:
+    """Gather vectors in rounds (distance, vectors): those of the ranks rank, rank + 1, ... fill ``table``. Any p.
+
+    In each round a rank sends its first ``vectors`` vectors to the rank at ``distance`` below, and receives as
+    many, which are of the ranks from ``distance`` above on (Bruck et al. 1997). ``edges``: bounds of the vectors.
+    """
+    for distance, vectors in rounds:
+        to, source = (comm.rank - distance) % comm.size, (comm.rank + distance) % comm.size
+        await comm.exchange(
+            table[: edges[vectors]], to, table[edges[distance] : edges[distance + vectors]], source
+        )
+
+
 async def gather_in_rounds(
     comm: Comm, table: Array, length: int, rounds: Iterable[tuple[int, int]]
 ) -> list[Array]:
-    """Gather messages in rounds (distance, messages): see the module. Any p.
-
-    In each round a rank sends its first ``messages`` messages to the rank at ``distance`` below, and receives as
-    many, which are of the ranks from ``distance`` above on (Bruck et al. 1997).
-    """
+    """Gather messages, whose lengths a receiver does not know, in the rounds of :func:`gather_vectors`. Any p."""
     size, rank = comm.size, comm.rank
     bound = len(table) // size
     known, ends = [table[:length]], [length]

@@ -11,13 +11,13 @@ from math import inf
 from typing import Any, Final
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.collectives import phases
+from hpcdl.aggregation.parts.traits import phases
 from hpcdl.cases.keys.checks import Feature, Row, Rows, Setup, makes
 from hpcdl.cases.keys.compute_times import TIMES
 from hpcdl.cases.keys.key import keys
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.nn.geometry import HALF
-from hpcdl.training.parts.compressed.plan import readable
+from hpcdl.training.parts.plan import readable
 
 
 def _declared(folder: str, noun: str, text: str, has: Callable[[Any], Any]) -> Feature:

@@ -21,7 +21,7 @@ from hpcdl.nn.layers.volumes import by_layer, volumes
 from hpcdl.nn.split.division import Division
 from hpcdl.registry import nearest
 from hpcdl.trace.run import Run
-from hpcdl.training.parts.split.passes import EXCHANGES
+from hpcdl.training.parts.sections import EXCHANGES
 
 PLACE: Final = ("dataset", "backend", "dtype", "threads_per_rank")
 """Fields of a case that change how long its work takes, besides model and batch."""

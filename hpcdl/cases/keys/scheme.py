@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import traits
-from hpcdl.aggregation.parts.collectives import offered, operand
+from hpcdl.aggregation.parts.traits import offered, operand
 from hpcdl.cases.keys.key import Choice
 from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.comm import Comm
@@ -19,9 +19,9 @@ from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.replica import Tensor
 from hpcdl.trace.files import read_toml
 from hpcdl.trace.recorder import Scalar
-from hpcdl.training.parts.compressed.compressed import Compressed
-from hpcdl.training.parts.compressed.plan import ExchangeSettings, Plan, kind_of
+from hpcdl.training.parts.compressed import Compressed
 from hpcdl.training.parts.journal import Journal
+from hpcdl.training.parts.plan import ExchangeSettings, Plan, kind_of
 from hpcdl.training.parts.session import Session
 
 

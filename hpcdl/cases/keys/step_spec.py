@@ -26,13 +26,11 @@ from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
 from hpcdl.optim.parts.protocol import Optimizer
 from hpcdl.trace.recorder import Scalar
-from hpcdl.training.parts.compressed.plan import Plan, of_sizes
-from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs, NoUpdates, SizedInputs
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.mesh import Mesh, Place, placed
-from hpcdl.training.parts.split.model_group import ModelGroup
+from hpcdl.training.parts.mesh import Mesh, ModelGroup, Place, placed
+from hpcdl.training.parts.plan import Plan, of_sizes
+from hpcdl.training.parts.session import Evaluation, Session
 from hpcdl.training.parts.traits import BY_STRATEGY, Strategy
 
 

@@ -25,12 +25,11 @@ from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.parts.protocol import Optimizer
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.registry import nearest
-from hpcdl.training.parts.compressed.plan import ExchangeSettings
-from hpcdl.training.parts.evaluation import Evaluation
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
-from hpcdl.training.parts.split.mesh import Mesh
-from hpcdl.training.parts.split.model_group import ModelGroup
+from hpcdl.training.parts.mesh import Mesh, ModelGroup
+from hpcdl.training.parts.plan import ExchangeSettings
+from hpcdl.training.parts.session import Evaluation
 
 MAX_AHEAD: Final = 1000
 """Batches made ahead, at most."""

@@ -18,8 +18,8 @@ from hpcdl.compression.parts.protocol import Layout, Tensor
 from hpcdl.fabric.comm import Array, Comm, Wrapper
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.replica import Replica
-from hpcdl.training.parts.compressed.compressed import Compressed
-from hpcdl.training.parts.compressed.plan import Plan
+from hpcdl.training.parts.compressed import Compressed
+from hpcdl.training.parts.plan import Plan
 
 MAX_ELEMENTS: Final = 4 << 20
 """Elements of the gradient that is exchanged, at most: costs per byte no longer depend on the length."""

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.collectives import offered, operand
+from hpcdl.aggregation.parts.traits import offered, operand
 from hpcdl.fabric.comm import Array, Comm, Event
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import equal_parts, phantom

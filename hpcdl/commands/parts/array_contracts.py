@@ -19,7 +19,7 @@ from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.nn.replica import Replica, Tensor
-from hpcdl.training.parts.compressed.plan import kind_of
+from hpcdl.training.parts.plan import kind_of
 
 SHAPES: Final = ((5, 7), (11,), (3, 2, 2, 4), (1,), (257,))
 """Tensors of a gradient of 352 entries; only the first begins at a multiple of 8."""

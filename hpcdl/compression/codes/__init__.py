@@ -1,4 +1,4 @@
-"""Codes of sequences of non-negative integers: ``integers.py``, and ``huffman.py`` with a table.
+"""Entropy codes of sequences of non-negative integers.
 
 A sparse gradient's positions become gaps, and gaps become bytes::
 
@@ -10,5 +10,4 @@ takes 32 bits for position and sign, as its paper does.
 
 The one rule: a message comes from another rank, so a decoder checks it, and a code's ``bound`` is never
 exceeded, since buffers have that size. The bits are written by compiled kernels (``kernels/integer_codes.py``).
-Open ``integers.py`` first.
 """

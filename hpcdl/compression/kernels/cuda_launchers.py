@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.compression.kernels import low_rank
-from hpcdl.compression.kernels.lanes import CHUNK, LANES, add_chunks
-from hpcdl.compression.kernels.ternary import join
+from hpcdl.compression.kernels.random_levels import join
+from hpcdl.compression.kernels.reproducible import CHUNK, LANES, add_chunks
 from hpcdl.compression.parts.selection import Magnitude, bits
 from hpcdl.fabric.comm import Array, Device
 
@@ -53,19 +53,6 @@ class Halves(Launcher):
 
     def widen_float16(self, sent: Array, numbers: Array) -> bool:
         return self._checked("widen", "float16", len(sent), (sent.view("float16"), numbers), len(sent))
-
-
-class Signs(Launcher):
-    """See :mod:`hpcdl.compression.kernels.signs`."""
-
-    def encode(self, vector: Array, packed: Array, turn: int) -> bool:
-        bits = self._device.empty(packed.shape, "uint8")
-        finite = self._checked("encode", vector.dtype, len(packed), (vector, bits), len(vector), turn)
-        packed[:] = self._device.to_host(bits)
-        return finite
-
-    def decode(self, packed: Array, into: Array) -> None:
-        self._launch("decode", into.dtype, len(into), self._device.asarray(packed), into, len(into))
 
 
 class LowRank(Launcher):
@@ -206,9 +193,18 @@ class TwoValues(SegmentLauncher):
     def encode(self, vector: Array, cuts: Array, values: Array, packed: Array) -> None:
         self._encode(vector, cuts, values, packed)
 
+    def encode_signs(self, vector: Array, packed: Array, turn: int) -> bool:
+        bits = self._device.empty(packed.shape, "uint8")
+        finite = self._checked("encode_signs", vector.dtype, len(packed), (vector, bits), len(vector), turn)
+        packed[:] = self._device.to_host(bits)
+        return finite
 
-class Ternary(SegmentLauncher):
-    """See :mod:`hpcdl.compression.kernels.ternary`."""
+    def decode_signs(self, packed: Array, into: Array) -> None:
+        self._launch("decode_signs", into.dtype, len(into), self._device.asarray(packed), into, len(into))
+
+
+class RandomLevels(SegmentLauncher):
+    """See :mod:`hpcdl.compression.kernels.random_levels`."""
 
     def moments(self, vector: Array, cuts: Array, totals: Array) -> None:
         device, segments, dtype = self._device, self._segments(cuts), vector.dtype
@@ -229,8 +225,7 @@ KERNELS: Final[dict[str, type[Launcher]]] = {
     "entries": Entries,
     "halves": Halves,
     "low_rank": LowRank,
-    "signs": Signs,
-    "ternary": Ternary,
+    "random_levels": RandomLevels,
     "two_values": TwoValues,
 }
 

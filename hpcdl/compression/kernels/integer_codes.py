@@ -22,15 +22,8 @@ Word: TypeAlias = np.uint64
 WINDOW: Final = 57
 """Bits that :func:`window` returns at least."""
 
-_HALF = np.uint64(32)
-_LOW = np.uint64(0xFFFFFFFF)
-_BYTE = np.uint64(0xFF)
-_8 = np.uint64(8)
-_7 = np.uint64(7)
-_3 = np.uint64(3)
-_1 = np.uint64(1)
-_0 = np.uint64(0)
-_63 = np.uint64(63)
+_HALF, _LOW, _BYTE = np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(0xFF)
+_0, _1, _3, _7, _8, _63 = (np.uint64(number) for number in (0, 1, 3, 7, 8, 63))
 
 
 def _zeros(instruction: str) -> Any:

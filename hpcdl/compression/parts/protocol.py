@@ -196,12 +196,6 @@ def check_length(message: Bytes, length: int) -> None:
         raise ValueError(f"corrupt message: {len(message)} bytes instead of {length}")
 
 
-def check_padding(packed: Bytes, bits: int) -> None:
-    """Raise ValueError if bits of the last byte after the first ``bits`` of all are set."""
-    if bits % 8 and packed[-1] >> bits % 8:
-        raise ValueError("corrupt message: bits are set after the last entry")
-
-
 def check_values(valid: Array | bool) -> None:
     """Raise ValueError unless all of ``valid`` are true."""
     if not np.all(valid):
@@ -287,7 +281,9 @@ class FixedLength:
     def _opened(self, span: slice, message: Bytes) -> tuple[Array, Bytes]:
         """Return the numbers of a message, and its bits. Raises ValueError for a wrong length or padding."""
         check_length(message, self.bound(span))
-        check_padding(message, self._bits * int(span.stop - span.start))
+        bits = self._bits * int(span.stop - span.start)
+        if bits % 8 and message[-1] >> bits % 8:
+            raise ValueError("corrupt message: bits are set after the last entry")
         header = self._header(span)
         return message[:header].copy().view(self._dtype), message[header:]
 
@@ -300,13 +296,6 @@ def to_device(device: Device | None, array: Array) -> Array:
 def to_host(device: Device | None, array: Array) -> Array:
     """Return an array of the gradient's memory on the host."""
     return array if device is None else device.to_host(array)
-
-
-def entropy(integers: Array) -> float:
-    """Return the bits per integer of an ideal code of this distribution of values (Shannon 1948)."""
-    counts = np.unique(integers, return_counts=True)[1]
-    shares = counts / max(1, len(integers))
-    return float(-(shares * np.log2(shares)).sum())
 
 
 PADDING: Final = 16
@@ -338,21 +327,6 @@ class Code(Protocol):
         """
 
 
-class CompiledCode:
-    """Base of codes of gaps that kernels write and read."""
-
-    words = False
-
-    def __init__(self) -> None:
-        self._kernels = kernels(None, "integer_codes")
-
-
 def padded(message: Bytes) -> Bytes:
     """Return a copy of ``message`` with :data:`PADDING` zero bytes at its end."""
     return np.concatenate([message, np.zeros(PADDING, np.uint8)])
-
-
-def check_room(wire: Bytes, most: int) -> None:
-    """Raise ValueError if ``wire`` is shorter than ``most`` bytes."""
-    if len(wire) < most:
-        raise ValueError(f"buffer of {len(wire)} bytes is too short: a message may have {most}")

@@ -14,7 +14,7 @@ from hpcdl.report.run.columns import METHOD, RANKS, median, stated
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, largest_first, rows
-from hpcdl.training.parts.split.schedules import bubble_share
+from hpcdl.training.parts.sections import bubble_share
 
 PIPELINE_NOTE: Final = (
     'Bubble: share of a step in which a rank does not compute, mean over ranks. Column "of these stages": '

@@ -1,18 +1,20 @@
 """One gradient of one rank: input, forward, loss and backward, layer by layer."""
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from hpcdl.fabric.comm import INPUT, Array, Comm
+from hpcdl.fabric.task import Task
+from hpcdl.fabric.vectors import empty
 from hpcdl.nn.replica import Stage
+from hpcdl.nn.split.layout import Range
 from hpcdl.training.parts.journal import Outcome
+from hpcdl.training.parts.sections import WHOLE, Images, Loss, Microbatch, Neighbour, Passes, Section, gpipe
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.flow import WHOLE, Flow
-from hpcdl.training.parts.split.neighbours import Images, Loss, Neighbour
-from hpcdl.training.parts.split.passes import Later, Moving, Passes
-from hpcdl.training.parts.split.schedules import Microbatch, Pass, Section, gpipe
 
 
 async def _nothing(_stage: Stage) -> None:
@@ -41,17 +43,17 @@ async def run_passes(
     auxiliary = 0.0
     first_backward = next(step for step in order if not step.forward)
 
-    def expect(step: Pass) -> None:
-        (source if step.forward else sink).expect(step.microbatch, len(microbatches[step.microbatch].labels))
+    def expect(forward: bool, microbatch: int) -> None:
+        (source if forward else sink).expect(microbatch, len(microbatches[microbatch].labels))
 
-    expect(order[0])
+    expect(*order[0])
     for number, now in enumerate(order):
         given, taken = (source, sink) if now.forward else (sink, source)
         labels, shares = microbatches[now.microbatch]
         session.inputs.images = len(labels)
         x: Any = await given.received(now.microbatch)
         if number + 1 < len(order):
-            expect(order[number + 1])
+            expect(*order[number + 1])
         stages, flow = bindings[now.microbatch % len(bindings)], flows[now.microbatch % len(flows)]
         heads = [] if now.forward else [head for stage in stages for head in stage.heads]
         for head in heads:
@@ -96,64 +98,138 @@ async def gradient(
 
     ``inputs()`` returns images and labels. Each image's gradient is multiplied by ``scale``, by default 1 /
     images. ``before``, ``after`` and ``again`` are those of :func:`run_passes`. Split layers may work in passes
-    (:mod:`hpcdl.training.parts.split.passes`).
+    (:mod:`hpcdl.training.parts.sections`).
     """
     group, stages = session.group, session.replica.stages
     x, labels = await comm.compute(INPUT, inputs)
     factor = 1 / max(1, len(labels)) if scale is None else scale
-    batch = Microbatch(labels, session.inputs.group_shares)
+    shares, flow = session.inputs.group_shares, WHOLE if group is None else group.flow
+    batch, last = Microbatch(labels, shares), len(stages)
     run = partial(run_passes, comm, session, scale=factor, before=before, after=after, again=again)
     loss = partial(Loss, comm, session.replica, scale=factor, outcome=outcome)
-    layers = _Layers(comm, stages, WHOLE if group is None else group.flow, batch, run, loss)
-    if group is None or group.passes is None:
-        await layers.whole(0, len(stages), x, loss([batch], [layers.flow]))
-    else:
-        await layers.in_passes(group.passes, x)
-    outcome.loss = (outcome.loss + layers.auxiliary) / max(1, outcome.images)
+    auxiliary = 0.0
 
-
-@dataclass(eq=False)
-class _Layers:
-    """Layers that work on one batch, as a whole or in passes.
-
-    ``run`` computes a section; ``loss(batches, flows)`` is the sink after the last layer.
-    """
-
-    comm: Comm
-    stages: Sequence[Stage]
-    flow: Flow
-    batch: Microbatch
-    run: Callable[..., Awaitable[float]]
-    loss: Callable[..., Loss]
-    auxiliary: float = 0.0
-    """Sum of the losses of auxiliary classifiers."""
-
-    async def whole(self, begin: int, end: int, x: Array, sink: Neighbour) -> Array:
-        """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""
-        source, layers = Images([x]), [self.stages[begin:end]]
-        await self._compute(Section(begin, layers, [self.flow], gpipe(0, 1, 1), [self.batch]), source, sink)
+    async def compute(section: Section, source: Images | Moving, sink: Neighbour) -> Array:
+        """Return the gradient of a section's inputs."""
+        nonlocal auxiliary
+        losses = await run(section, source=source, sink=sink)
+        auxiliary += losses  # the sink has run later sections meanwhile
         gradient: Array = source.gradient
         return gradient
 
-    async def in_passes(self, passes: Passes, x: Array) -> None:
-        """Compute all gradients; layers before and after the split ones take the whole batch ``x``."""
-        shares, labels = self.batch.shares, self.batch.labels
-        parts, last = passes.microbatches(shares, labels), len(self.stages)
+    async def whole(begin: int, end: int, x: Array, sink: Neighbour) -> Array:
+        """Return the gradient of ``x``, the inputs of the layers from ``begin`` on, which take the whole batch."""
+        section = Section(begin, [stages[begin:end]], [flow], gpipe(0, 1, 1), [batch])
+        return await compute(section, Images([x]), sink)
+
+    async def in_passes(passes: Passes) -> None:
+        """Compute all gradients; layers before and after the split ones take the whole batch."""
+        parts = passes.microbatches(shares, labels)
         section = passes.section._replace(microbatches=parts)
 
         async def normalised(x: Array) -> Array:
-            x = await self.flow.forward(passes.end, x, shares)
-            dx = await self.whole(passes.end, last, x, self.loss([self.batch], [self.flow]))
-            return await self.flow.backward(passes.end, dx, shares)
+            x = await flow.forward(passes.end, x, shares)
+            dx = await whole(passes.end, last, x, loss([batch], [flow]))
+            return await flow.backward(passes.end, dx, shares)
 
         async def split(x: Array) -> Array:
-            source, ends = Moving(passes, x, shares, parts), passes.end == last
-            sink = self.loss(parts, section.flows) if ends else Later(self.comm, normalised, passes.rows(shares))
-            await self._compute(section, source, sink)
-            return source.gradient
+            ends = passes.end == last
+            sink = loss(parts, section.flows) if ends else Later(comm, normalised, passes.rows(shares))
+            return await compute(section, Moving(passes, x, shares, parts), sink)
 
-        await self.whole(0, passes.begin, x, Later(self.comm, split))
+        await whole(0, passes.begin, x, Later(comm, split))
 
-    async def _compute(self, section: Section, source: Neighbour, sink: Neighbour) -> None:
-        auxiliary = await self.run(section, source=source, sink=sink)
-        self.auxiliary += auxiliary  # the sink has run later sections meanwhile
+    if group is None or group.passes is None:
+        await whole(0, last, x, loss([batch], [flow]))
+    else:
+        await in_passes(group.passes)
+    outcome.loss = (outcome.loss + auxiliary) / max(1, outcome.images)
+
+
+class Moving(Neighbour):
+    """Source of the passes: this rank's images ``x``. The next part moves while the layers work on one."""
+
+    def __init__(
+        self, passes: Passes, x: Array, shares: Sequence[Range], microbatches: Sequence[Microbatch]
+    ) -> None:
+        super().__init__()
+        self.gradient = np.empty_like(x)
+        """Gradient of ``x``, complete after :meth:`finish`."""
+        self._passes = passes
+        self._x = x
+        self._own = [slice(*own[passes.group.rank]) for own in passes.own(shares)]
+        self._shares = [microbatch.shares for microbatch in microbatches]
+        self._arriving: dict[int, Task[Array]] = {}
+
+    def expect(self, microbatch: int, images: int) -> None:  # noqa: ARG002
+        if microbatch not in self._arriving and microbatch < len(self._own):
+            begin, flows = self._passes.begin, self._passes.section.flows
+            work = flows[microbatch % len(flows)].forward(
+                begin, self._x[self._own[microbatch]], self._shares[microbatch]
+            )
+            self._arriving[microbatch] = self._passes.group.start(work)
+
+    async def received(self, microbatch: int) -> Array:
+        arrived = await self._arriving[microbatch]
+        self.expect(microbatch + 1, 0)
+        return arrived
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        self._sends[microbatch] = self._passes.group.start(self._give_back(microbatch, array))
+
+    async def _give_back(self, microbatch: int, dx: Array) -> None:
+        flows = self._passes.section.flows
+        flow, shares = flows[microbatch % len(flows)], self._shares[microbatch]
+        self.gradient[self._own[microbatch]] = await flow.backward(self._passes.begin, dx, shares)
+
+
+class Later(Neighbour):
+    """Sink of a section whose outputs a later section takes as a whole batch.
+
+    ``run(x)`` computes the later section and returns the gradient of ``x``. ``rows`` are the places of each
+    microbatch's images in ``x``; None: there is one microbatch.
+    """
+
+    def __init__(
+        self, comm: Comm, run: Callable[[Array], Awaitable[Array]], rows: Sequence[Sequence[slice]] | None = None
+    ) -> None:
+        super().__init__()
+        self._comm = comm
+        self._run = run
+        self._rows = rows
+        self._outputs: dict[int, Array] = {}
+        self._gradient: Array | None = None
+
+    async def send(self, microbatch: int, array: Any) -> None:
+        self._outputs[microbatch] = array
+
+    async def received(self, microbatch: int) -> Array:
+        """See :class:`hpcdl.training.parts.sections.Neighbour`; all outputs are there."""
+        if self._rows is None:
+            return await self._run(self._outputs[microbatch])
+        if self._gradient is None:
+            whole = _batch(self._outputs[0], sum(map(len, self._outputs.values())))
+            for number, part in self._outputs.items():
+                copy = partial(_copy, whole, self._rows[number], part, back=False)
+                await self._comm.apply("copy", copy, part.nbytes)
+            self._gradient = await self._run(whole)
+        own = _batch(self._gradient, len(self._outputs[microbatch]))
+        copy = partial(_copy, self._gradient, self._rows[microbatch], own, back=True)
+        await self._comm.apply("copy", copy, own.nbytes)
+        return own
+
+
+def _batch(like: Array, images: int) -> Array:
+    shape = like.shape[1:]
+    return empty(images * math.prod(shape), like).reshape(images, *shape)
+
+
+def _copy(whole: Array, rows: Sequence[slice], part: Array, *, back: bool) -> None:
+    """Write the images of ``part`` into ``rows`` of ``whole``; ``back``: those of ``whole`` into ``part``."""
+    begin = 0
+    for place in rows:
+        own = slice(begin, begin := begin + place.stop - place.start)
+        if back:
+            part[own] = whole[place]
+        else:
+            whole[place] = part[own]

@@ -18,7 +18,7 @@ from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.layout import Range
 from hpcdl.optim.parts.protocol import Rule
-from hpcdl.training.parts.split.model_group import ModelGroup
+from hpcdl.training.parts.mesh import ModelGroup
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.training.parts.journal import Moment
+from hpcdl.training.parts.mesh import holders
 from hpcdl.training.parts.session import Session
-from hpcdl.training.parts.split.model_group import holders
 
 
 async def share_statistics(comm: Comm, session: Session, *, worked: bool) -> None:

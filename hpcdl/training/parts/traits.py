@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from hpcdl.registry import nearest
-from hpcdl.training.parts.compressed.plan import Plan
+from hpcdl.training.parts.plan import Plan
 
 Settings = Mapping[str, Any]
 """All settings of the strategy by name, defaults included."""

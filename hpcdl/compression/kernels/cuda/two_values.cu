@@ -1,4 +1,4 @@
-// One bit per entry, and two values per segment; a thread makes a byte.
+// One bit per entry: signs alone, or two values per segment; a thread makes a byte.
 
 // lanes (3, chunks, LANES): sums of negative entries and of the others, and number of negative ones.
 extern "C" __global__ void sum_lanes(const T* vector, const Index* edges, double* lanes, Index chunks) {
@@ -51,4 +51,23 @@ extern "C" __global__ void decode(const unsigned char* packed, const Index* cuts
             into[i] += values[2 * segment + !(packed[byte] >> (i & 7) & 1)];
         }
     }
+}
+
+// Signs alone. A zero is -1 at odd positions if turn is 0, and at even ones if it is 1. Sets wrong if a value is not finite.
+extern "C" __global__ void encode_signs(T* vector, unsigned char* packed, int* wrong, Index n, Index turn) {
+    for (Index byte = first_thread(); byte * 8 < n; byte += all_threads()) {
+        unsigned int bits = 0;
+        for (Index i = byte * 8; i < n && i < byte * 8 + 8; ++i) {
+            const T x = vector[i];
+            const bool negative = x < 0 || (x == 0 && ((i ^ turn) & 1));
+            bits |= (unsigned int)negative << (i & 7);
+            if (x - x != 0) *wrong = 1;
+            vector[i] = negative ? x + 1 : x - 1;
+        }
+        packed[byte] = (unsigned char)bits;
+    }
+}
+
+extern "C" __global__ void decode_signs(const unsigned char* packed, T* into, Index n) {
+    for (Index i = first_thread(); i < n; i += all_threads()) into[i] += packed[i >> 3] >> (i & 7) & 1 ? -1 : 1;
 }

@@ -1,20 +1,55 @@
-"""Rules of the strategies with servers, and messages between workers and servers."""
+"""Asynchronous training with parameter servers: one server and one client for several papers.
+
+A worker sends a :class:`Request` to every server, and the sum of its gradients if it pushes. If it fetches, a
+server answers with its shard of the parameters and grants mini-batches::
+
+    worker                                     server of a shard
+    Request, gradient           ------------>  collects gradients; an update takes the mean of ``collect``
+    (computes the next one)                    optimizer.update(shard, mean, rate)
+    parameters                  <------------  Answer, shard: once the rules let the worker continue
+
+All differences between the papers are in two places. :class:`Rules` tell a server how many gradients make an
+update, which it discards, and how far a worker may be ahead. The strategy's ``work`` program tells when a worker
+fetches and pushes.
+
+The one rule: only servers count. They grant mini-batches, so that all W workers together train on steps x W of
+them, also when one is fast or fails. A worker without a grant stops. Only the first server's grants are used.
+
+Every update has the session's rate at the number of global batches applied. If shares are unequal, a worker's
+gradient is its part of the global gradient times W, and its mini-batch counts by its share. Evaluations, after the
+end, test the servers' snapshots.
+
+If a worker fails the others train on its mini-batches that were not pushed. Its last push may reach only some
+servers, as in DistBelief. If a server fails PeerLost is raised. On a mesh each model group is one worker that
+follows its first rank, every part of the layers has servers of its own, and a failed rank ends the training.
+
+Messages per exchange and server: a request, and V / ``servers`` bytes with a push (V: bytes of the parameters); an
+answer and V / ``servers`` bytes with a fetch. With a compressor a push has its message for each shard. A fetch has
+16 bits per parameter with fp16 and bf16.
+
+Versions: a shard's version is the number of its updates. A request names the version of the parameters of its
+first gradient; the difference when the gradient is applied is its staleness.
+"""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.comm import Array, Comm, PeerLost
+from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import assign, no_bytes, partition, phantom
-from hpcdl.training.parts.compressed.plan import MessageCodec, Piece
+from hpcdl.training.parts.gradient import gradient
+from hpcdl.training.parts.journal import Outcome
+from hpcdl.training.parts.mesh import follow, holders
+from hpcdl.training.parts.plan import MessageCodec, Piece
 from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.snapshots import Snapshots
-from hpcdl.training.parts.split.model_group import holders
 
 REQUEST, GRADIENT, ANSWER, PARAMETERS = range(4)
 """Tags: a worker's :class:`Request`, the gradient after it, a server's :class:`Answer`, the shard after it."""
@@ -47,13 +82,7 @@ class Answer(NamedTuple):
     training."""
     version: int
     applied: int
-    """Parts of global batches in those updates; see
-    :attr:`hpcdl.training.parts.servers.messages.ServedRank.parts`."""
-
-
-def buffer(kind: type[Request | Answer]) -> npt.NDArray[np.int64]:
-    """Return a receive buffer for a message."""
-    return np.empty(len(kind._fields), np.int64)
+    """Parts of global batches in those updates; see :attr:`ServedRank.parts`."""
 
 
 @dataclass(frozen=True)
@@ -195,12 +224,6 @@ class Transfers:
 
 ALL: Final = "all"
 """Value of ``collect``: one gradient per worker."""
-STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
-"""lambda and lambda_0 of delay compensation, by variant, of the CIFAR-10 experiments of section 6."""
-PASSES: Final = 5
-"""Passes over a vector that one correction writes."""
-_MEMORY: Final = 0.95
-_EPSILON: Final = 1e-7
 
 
 class Discards:
@@ -231,7 +254,7 @@ class Rules:
     scale_rate: bool = False
     """True if a gradient's rate is divided by its staleness."""
     delay_compensation: str = "none"
-    """Variant of :class:`hpcdl.training.parts.servers.messages.DelayCompensation`, and its lambda."""
+    """Variant of :class:`hpcdl.training.parts.server.DelayCompensation`, and its lambda."""
     strength: float | None = None
     warm_start: int = 0
     """Mini-batches that the first worker trains on before the others begin."""
@@ -267,29 +290,141 @@ class ServedRank:
         self.snapshots, self.transfers = Snapshots(session), Transfers(self.ranks, session, layout)
 
 
-class DelayCompensation:
-    """Delay compensation (Zheng et al. 2017, equation 10): g + lambda g g (w - w_backup), for one shard.
+class Client:
+    """Exchanges of a worker with all servers of its parameters, one at a time, concurrently with its gradients.
 
-    The backups are the parameters last sent to each worker. lambda is ``strength``; if ``adaptive`` it is strength
-    / sqrt(m + epsilon), m a moving mean of g g: DC-ASGD-a (equation 14).
+    The ranks of a model group exchange their parts of the parameters at the same steps, and continue with the
+    mini-batches granted to the first one.
+
+    Memory, in vectors as long as the parameters: 2 for the accrued and the sent gradients; with ``overlap`` 1 for
+    parameters that arrive while the old ones are in use.
     """
 
-    def __init__(self, session: Session, workers: int, size: int, variant: str, strength: float | None) -> None:
-        self._backups = partition(session.vector("backups", workers * size), workers)
-        self._strength = STRENGTHS[variant] if strength is None else strength
-        self._mean_square = session.vector("mean square", size) if variant == "adaptive" else None
+    def __init__(self, rank: ServedRank, *, overlap: bool = False) -> None:
+        self.comm = rank.comm
+        self.session = session = rank.session
+        self.workers = rank.layout.workers
+        self.clock = rank.rules.warm_start if rank.ranks.rank else 0
+        """Mini-batches finished; for workers other than 0 it starts at the length of the warm start."""
+        self.left = 0
+        """Mini-batches granted and not finished."""
+        self._rank = rank
+        self._comm = rank.ranks
+        self._layout = rank.layout
+        self._applied = 0
+        """Parts of global batches that were applied to the parameters when the server sent them."""
+        self._parameters = session.replica.parameters
+        self._incoming = session.vector("incoming") if overlap else self._parameters
+        self._accrued = session.vector("accrued")
+        self._outgoing = session.vector("outgoing")
+        self._batches = 0
+        self._versions = [0] * rank.layout.servers
+        self._oldest = self._versions
+        """Versions of the parameters of the first gradient in ``_accrued``."""
+        self._under_way: list[Task[Answer | None]] = []
 
-    def remember(self, worker: int, parameters: Array) -> None:
-        self._backups[worker][:] = parameters
+    async def exchange_each_gradient(self, replace: Callable[[float], None] | None = None) -> None:
+        """Train until no mini-batch is granted: fetch, compute a gradient, push it.
 
-    def correct(self, worker: int, gradient: Array, parameters: Array) -> None:
-        """Change ``worker``'s gradient (n,) of a mean loss in place to an estimate at ``parameters`` (n,)."""
-        change = parameters - self._backups[worker]
-        change *= gradient
-        change *= gradient
-        change *= self._strength
-        if self._mean_square is not None:
-            self._mean_square *= _MEMORY
-            self._mean_square += (1 - _MEMORY) * gradient * gradient
-            change /= np.sqrt(self._mean_square + _EPSILON)
-        gradient += change
+        ``replace(rate)``, if given, replaces the gradients by what is pushed.
+        """
+        await self.fetch_first(1)
+        while self.left:
+            with self.mini_batch() as (outcome, rate):
+                await self.compute_gradient(outcome)
+                if replace is not None:
+                    await self.comm.compute("update", partial(replace, rate))
+                await self.accrue()
+                self.begin(push=True, wanted=1)
+                await self.finish()
+        await self.leave()
+
+    async def fetch_first(self, wanted: int) -> None:
+        self.begin(push=False, wanted=wanted)
+        await self.finish()
+
+    @contextmanager
+    def mini_batch(self) -> Iterator[tuple[Outcome, float]]:
+        """Record a step: its outcome, and the rate of the global batches that were applied at the last fetch."""
+        session, applied = self.session, self._applied // self._rank.parts
+        self._rank.snapshots.note_progress(applied)
+        rate = session.learning_rate(min(applied, session.steps - 1))
+        with session.journal.step(session.inputs.epoch(self.clock), rate) as outcome:
+            yield outcome, rate
+
+    async def compute_gradient(self, outcome: Outcome) -> None:
+        """Compute the gradient of the worker's next mini-batch, its part of the mean over a global batch."""
+        session = self.session
+        inputs = partial(session.inputs.load, self.clock, self._comm.rank, self.workers)
+        await gradient(self.comm, session, inputs, outcome, scale=1 / session.global_batch)
+
+    async def accrue(self) -> None:
+        """Add the replica's gradients, of one mini-batch, to the sum of the next push."""
+        gradients = self.session.replica.gradients
+        if self._batches:
+            await self._comm.add(self._accrued, gradients)
+        else:
+            copy = partial(assign, self._accrued, gradients)
+            await self._comm.apply("copy", copy, gradients.nbytes)
+            self._oldest = self._versions
+        self._batches += 1
+        self.clock += 1
+        self.left -= 1
+
+    def begin(self, *, push: bool, wanted: int) -> None:
+        """Start to push the accrued gradients, to fetch parameters and ``wanted`` mini-batches, or both.
+
+        The previous exchange must be finished.
+        """
+        batches = 0
+        if push:
+            self._accrued, self._outgoing = self._outgoing, self._accrued
+            batches, self._batches = self._batches, 0
+        shards = zip(
+            self._oldest, self._layout.shards(self._outgoing), self._layout.shards(self._incoming), strict=True
+        )
+        self._under_way = [
+            self._comm.start(
+                self._exchange(
+                    self._layout.first + number,
+                    Request(batches, version, self.clock, self.left, wanted),
+                    gradient,
+                    parameters,
+                ),
+                shared_tags=True,
+            )
+            for number, (version, gradient, parameters) in enumerate(shards)
+        ]
+
+    async def finish(self) -> None:
+        """Wait for the exchange under way; fetched parameters replace those in use."""
+        answers = [answer for task in self._under_way if (answer := await task) is not None]
+        self._under_way = []
+        if not answers:
+            return
+        if self._incoming is not self._parameters:
+            copy = partial(assign, self._parameters, self._incoming)
+            await self._comm.apply("copy", copy, self._parameters.nbytes)
+        self._versions = [answer.version for answer in answers]
+        decision = np.array([answers[0].granted, answers[0].applied])
+        await follow(self.session.group, decision)
+        granted, self._applied = (int(number) for number in decision)
+        self.left += granted
+
+    async def leave(self) -> None:
+        self.begin(push=self._batches > 0, wanted=LEAVE)
+        await self.finish()
+
+    async def _exchange(self, server: int, request: Request, gradient: Array, parameters: Array) -> Answer | None:
+        try:
+            await self._comm.send(np.array(request), server, REQUEST)
+            if request.batches:
+                await self._rank.transfers.push(server, gradient)
+            if request.wanted <= 0:
+                return None
+            header = np.empty(len(Answer._fields), np.int64)
+            await self._comm.recv(header, server, ANSWER)
+            await self._rank.transfers.fetch(server, parameters)
+        except PeerLost as lost:
+            raise PeerLost(lost.rank, LOST_SHARD) from None
+        return Answer(*header.tolist())

@@ -1,10 +1,15 @@
-"""Random ternary levels -1, 0 and +1, two bits each, times one scaler per segment of the vector."""
+"""Random levels: -1, 0 and +1 times one scaler per segment, two bits each; or more levels of the norm of a bucket.
+
+The symbol of an entry of a bucket is 0 for level 0, else 2 x level - 1, one more if it is negative.
+"""
+
+from typing import Final
 
 import numpy as np
 
 from hpcdl.compiled import njit
-from hpcdl.compression.kernels.draws import UNIT, draw
-from hpcdl.compression.kernels.lanes import BLOCK, CHUNK, LANES, pack_pairs, piece, total, unpack_pairs
+from hpcdl.compression.kernels import reproducible
+from hpcdl.compression.kernels.reproducible import BLOCK, CHUNK, LANES, UNIT, draw, piece, total
 from hpcdl.fabric.comm import Array
 
 
@@ -74,7 +79,7 @@ def encode(vector: Array, cuts: Array, scalers: Array, packed: Array, stream: np
                 part[i] = x - ((-scaler if negative else scaler) if sent else zero)
             at = end
         codes[stop - start : (stop - start + 7) & ~7] = 0
-        pack_pairs(codes, packed[start >> 2 : (stop + 3) >> 2])
+        reproducible.pack_pairs(codes, packed[start >> 2 : (stop + 3) >> 2])
 
 
 @njit(nogil=True, cache=True)
@@ -84,7 +89,7 @@ def decode(packed: Array, cuts: Array, scalers: Array, into: Array) -> None:
     s = 0
     for start in range(0, len(into), BLOCK):
         stop = min(start + BLOCK, len(into))
-        unpack_pairs(packed[start >> 2 : (stop + 3) >> 2], codes)
+        reproducible.unpack_pairs(packed[start >> 2 : (stop + 3) >> 2], codes)
         at = start
         while at < stop:
             s, end = piece(cuts, s, at, stop)
@@ -93,3 +98,67 @@ def decode(packed: Array, cuts: Array, scalers: Array, into: Array) -> None:
             for i in range(len(part)):
                 part[i] += scaler * (np.int8(code[i] & 1) - np.int8(code[i] >> 1))
             at = end
+
+
+SMALLEST: Final = 1e-140
+"""Norms below count as zero: squares of their entries underflow."""
+
+
+@njit(nogil=True, cache=True)
+def quantise(
+    vector: Array, bucket: int, levels: int, norms: Array, symbols: Array, stream: np.uint64, position: int
+) -> bool:
+    """Write symbols and norms of buckets; subtract what they stand for from ``vector``.
+
+    ``position``: of the first entry in the whole gradient. Return False if a norm is not finite.
+    """
+    lanes, random = np.empty(LANES), np.empty(bucket // 2 + 1, np.uint64)
+    for b in range(len(norms)):
+        start = b * bucket
+        part = vector[start : start + bucket]
+        norms[b] = np.sqrt(_squares(part, lanes))
+        norm = np.float64(norms[b])
+        if not np.isfinite(norm):
+            return False
+        if norm < SMALLEST:
+            norms[b] = norm = np.float64(0)
+        draw(random, stream, (position + start) >> 1)
+        draws = random.view(np.uint32)[(position + start) & 1 :]
+        inverse, unit = levels / norm if norm > 0.0 else 0.0, norm / levels
+        most, numbers = np.int32(levels), symbols[start : start + bucket]
+        for i in range(len(part)):
+            x = part[i]
+            level = min(np.int32(np.float64(abs(x)) * inverse + draws[i] * UNIT), most)
+            value = part.dtype.type(level * unit)
+            negative = x < 0
+            numbers[i] = 2 * level - 1 + negative if level else 0
+            part[i] = x - (-value if negative else value)
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _squares(part: Array, lanes: Array) -> float:
+    used = min(LANES, len(part))
+    lanes[:used] = 0
+    for first in range(0, len(part), LANES):
+        few = part[first : min(first + LANES, len(part))]
+        for i in range(len(few)):
+            x = np.float64(few[i])
+            lanes[i] += x * x
+    return total(lanes, used)
+
+
+@njit(nogil=True, cache=True)
+def add_levels(symbols: Array, bucket: int, levels: int, norms: Array, into: Array) -> bool:
+    """Add the value of each entry to ``into``; return False if a symbol is impossible."""
+    valid = True
+    for b in range(len(norms)):
+        unit = np.float64(norms[b]) / levels
+        most = np.uint32(2 * levels if norms[b] > 0 else 0)
+        part, numbers = into[b * bucket : (b + 1) * bucket], symbols[b * bucket : (b + 1) * bucket]
+        for i in range(len(part)):
+            number = numbers[i]
+            valid &= number <= most
+            value = part.dtype.type(((number + 1) >> 1) * unit)
+            part[i] += value if number & 1 else -value
+    return valid

@@ -27,7 +27,7 @@ extern "C" __global__ void moments_of_chunks(double* lanes, const Index* edges, 
     }
 }
 
-// Number 0 to 2^32 - 1 of an entry: SplitMix64 of its position, as in draws.py.
+// Number 0 to 2^32 - 1 of an entry: SplitMix64 of its position, as in reproducible.py.
 __device__ inline unsigned int draw(Index stream, Index position) {
     unsigned long long word = (unsigned long long)stream + (unsigned long long)(position >> 1) * 0x9E3779B97F4A7C15ull;
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9ull;

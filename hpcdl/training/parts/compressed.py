@@ -1,76 +1,42 @@
-"""Compressed gradients of one rank: its compressor, its residual, and its exchanges.
+"""Exchange of compressed gradients by one rank: its compressor, its residual, and its exchanges.
 
-Exchanges: sums of entries or vectors, messages to all ranks, servers of shards.
+In comes a piece of the flat gradient. Out comes its sum over all ranks, or nearly: what a rank did not send stays
+in its residual and is added to its next gradient (error feedback)::
+
+    gradient + residual  -- compressor -->  vectors, entries or messages  -- exchange -->  sum
+                                   residual  <-  what was not sent
+
+The compressor's product decides the exchange. Vectors are summed by any scheme. Entries, positions with values,
+are summed by a scheme for entries, or sent as messages. Messages go to all ranks, or to servers that sum their
+slices and send them back compressed again, with a second residual. ``plan.py`` chooses the exchange of a case.
+
+The one rule: sent + residual = gradient + earlier residual, on every rank and for every element.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.aggregation.parts.collectives import half
 from hpcdl.aggregation.parts.entries import Reduced, Series, nbytes
 from hpcdl.aggregation.parts.messages import transfer
+from hpcdl.aggregation.parts.traits import half
 from hpcdl.aggregation.ring import ring
-from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
-from hpcdl.compression.parts.protocol import Layout, Selector, SharedScalers, Sparse, Summable, Tensor, kernels
-from hpcdl.fabric.comm import Array, Comm, Device
+from hpcdl.compression.parts.protocol import Layout, SharedScalers, Sparse, Summable, Tensor, kernels
+from hpcdl.compression.parts.selection import SparseMessages, VectorMessages
+from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import no_bytes
 from hpcdl.trace.recorder import Residual
-from hpcdl.training.parts.compressed.plan import MessageCodec, Piece, Plan, located
+from hpcdl.training.parts.plan import MessageCodec, Piece, Plan, located
 
 SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
 Sum = Callable[..., Coroutine[Any, Any, Any]]
 Gather = Callable[[Comm, Array, int], Coroutine[Any, Any, list[Array]]]
-
-
-@dataclass(eq=False)
-class SparseSums:
-    """Sums of the entries that one rank's selector sends, of all pieces of the gradient.
-
-    Entries that a sum lacks return to the residual.
-    """
-
-    selector: Selector
-    scheme: SparseSum
-    tensors: Sequence[Tensor]
-    own_residual: Array | None
-    """Residual of the selector itself, (size of the gradient,)."""
-    device: Device | None
-    """Device that holds gradient and residual; entries are on the host."""
-    _series: dict[tuple[int, int], Series] = field(default_factory=dict)
-
-    async def reduce(self, comm: Comm, piece: Piece) -> None:
-        """Replace the gradient of a piece by the sum of all ranks' entries; raises FloatingPointError."""
-        span, gradient = piece.span, piece.gradient
-        key = span.start, span.stop
-        if key not in self._series:
-            self._series[key] = Series(len(gradient), self.selector.most(span))
-        entries = await comm.apply("encode", partial(self._select, piece), 2 * gradient.nbytes)
-        total, rest = await self.scheme(comm, entries, self._series[key])
-        residual = piece.residual
-        if residual is None and self.own_residual is not None:
-            residual = self.own_residual[span]
-        await comm.apply(
-            "decode", partial(self._write, total, rest, gradient, residual), gradient.nbytes + nbytes(total, rest)
-        )
-
-    def _select(self, piece: Piece) -> Sparse:
-        vector = piece.add_residual()
-        with located(piece, vector, self.tensors):
-            return self.selector.select(piece.span, vector, piece.step)
-
-    def _write(self, total: Sparse, rest: Sparse, gradient: Array, residual: Array | None) -> None:
-        entries = kernels(self.device, "entries")
-        gradient[:] = 0
-        entries.put(*total, gradient)
-        if residual is not None:
-            entries.add(*rest, residual)
 
 
 async def by_sums(
@@ -100,11 +66,9 @@ def _next(rounds: Iterator[Array], piece: Piece, tensors: Sequence[Tensor]) -> A
 
 async def by_messages(comm: Comm, codec: MessageCodec, piece: Piece, gather: Gather) -> None:
     """Encode a piece, gather all messages, and decode them in the order of ranks, so that bits are equal."""
-    span, gradient = piece.span, piece.gradient
-    with comm.scratch(comm.size * codec.bound(span), no_bytes(gradient)) as table:
-        message = await codec.write(comm, piece, table)
-        messages = await gather(comm, table, len(message))
-        await codec.add(comm, span, dict(enumerate(messages)), gradient, base=0)
+    with comm.scratch(comm.size * codec.bound(piece.span), no_bytes(piece.gradient)) as table:
+        messages = await gather(comm, table, len(await codec.write(comm, piece, table)))
+        await codec.add(comm, piece.span, dict(enumerate(messages)), piece.gradient, base=0)
 
 
 async def by_servers(
@@ -192,11 +156,8 @@ def shards(span: slice, servers: int, tensors: Sequence[Tensor] | None) -> list[
     size = span.stop - span.start
     ends = [size * (number + 1) // servers for number in range(servers)]
     if tensors is not None:
-        edges = [
-            0,
-            *(tensor.span.stop - span.start for tensor in tensors if span.start < tensor.span.stop <= span.stop),
-            size,
-        ]
+        stops = [tensor.span.stop for tensor in tensors if span.start < tensor.span.stop <= span.stop]
+        edges = [0, *(stop - span.start for stop in stops), size]
         ends = [min(edges, key=lambda edge: (abs(edge - end), edge)) for end in ends[:-1]] + [size]
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
@@ -279,6 +240,8 @@ class Compressed:
         self.messages: SparseMessages | None = None
         """Encoder of this rank's entries; None if it sends none as messages."""
         self._residuals: dict[tuple[int, int], Array] = {}
+        self._series: dict[tuple[int, int], Series] = {}
+        """Sums of entries, by the bounds of the part."""
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
         self.saved_bytes = 0
@@ -346,7 +309,16 @@ class Compressed:
         if self._dense is None:
             return NO_FIDELITY._replace(residual_norm=norm)
         await comm.native("allreduce", self._dense)
-        return await comm.compute("evaluation", partial(_compared, exchanged, self._dense, norm))
+        dense = self._dense
+
+        def compare() -> Fidelity:
+            lengths = [float(np.linalg.norm(vector)) for vector in (exchanged, dense)]
+            if not all(lengths):
+                return NO_FIDELITY._replace(residual_norm=norm)
+            cosine = float(np.vdot(exchanged, dense)) / math.prod(lengths)
+            return Fidelity(norm, cosine, float(np.linalg.norm(exchanged - dense)) / lengths[1])
+
+        return await comm.compute("evaluation", compare)
 
     def _keep(self, span: slice, gradient: Array) -> None:
         if self._dense is None:
@@ -362,9 +334,7 @@ class Compressed:
         if plan.kind == "vectors":
             return lambda comm, piece, aggregate: by_sums(comm, compressor, piece, aggregate, tensors)
         if scheme.sparse:
-            own = compressor.state[plan.traits.own_residual] if plan.traits.own_residual else None
-            sums = SparseSums(compressor, partial(plan.scheme, **settings), tensors, own, layout.device)
-            return lambda comm, piece, _: sums.reduce(comm, piece)
+            return partial(self._sum_entries, partial(plan.scheme, **settings))
         codec = self._codec(compressor, layout)
         if scheme.gathers:
             gather = half(partial(plan.scheme, **settings), "gather")
@@ -382,6 +352,37 @@ class Compressed:
         return lambda comm, piece, _: by_servers(
             comm, codec, piece, shards(piece.span, servers, whole), answers, residual
         )
+
+    async def _sum_entries(self, scheme: SparseSum, comm: Comm, piece: Piece, _aggregate: Sum) -> None:
+        """Sum the entries that the selector sends of a piece; those that the sum lacks return to the residual.
+
+        Raises FloatingPointError, naming step and tensor, for a value that is not finite.
+        """
+        selector, layout, gradient, own = (
+            self.compressor,
+            self.layout,
+            piece.gradient,
+            self.plan.traits.own_residual,
+        )
+        residual = self.state[own][piece.span] if own and piece.residual is None else piece.residual
+        series = Series(len(gradient), selector.most(piece.span))
+        series = self._series.setdefault((piece.span.start, piece.span.stop), series)
+
+        def select() -> Sparse:
+            vector = piece.add_residual()
+            with located(piece, vector, layout.tensors):
+                return selector.select(piece.span, vector, piece.step)  # type: ignore[no-any-return]
+
+        def write() -> None:
+            entries = kernels(layout.device, "entries")  # gradient and residual may be on a device
+            gradient[:] = 0
+            entries.put(*total, gradient)
+            if residual is not None:
+                entries.add(*rest, residual)
+
+        selected = await comm.apply("encode", select, 2 * gradient.nbytes)
+        total, rest = await scheme(comm, selected, series)
+        await comm.apply("decode", write, gradient.nbytes + nbytes(total, rest))
 
     def codec(self, rank: int, ranks: int, *, sends: bool = True, residual: bool = True) -> MessageCodec:
         """Return the writer and reader of messages between two ranks, of which ``ranks`` send gradients.
@@ -428,11 +429,3 @@ class Compressed:
             name = f"residual of sums {span.start}"
             self._residuals[bounds] = self.vector(name, span.stop - span.start)
         return self._residuals[bounds]
-
-
-def _compared(exchanged: Array, dense: Array, residual_norm: float) -> Fidelity:
-    lengths = [float(np.linalg.norm(vector)) for vector in (exchanged, dense)]
-    if not all(lengths):
-        return NO_FIDELITY._replace(residual_norm=residual_norm)
-    cosine = float(np.vdot(exchanged, dense)) / math.prod(lengths)
-    return Fidelity(residual_norm, cosine, float(np.linalg.norm(exchanged - dense)) / lengths[1])

@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.messages import HEADER, opened, padded, seal
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.compression.parts.message_encoders import SparseMessages, VectorMessages
 from hpcdl.compression.parts.protocol import Code, Compression, Encoder, Layout, SharedScalers, Sparse, Tensor
+from hpcdl.compression.parts.selection import SparseMessages, VectorMessages
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import phantom
 
@@ -121,10 +121,6 @@ def located(piece: Piece, vector: Array, tensors: Sequence[Tensor]) -> Iterator[
         raise FloatingPointError(f"step {piece.step}: gradient of {where}: {error}") from None
 
 
-CODE: Final = "words"
-"""Code of positions if a suite names none."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class ExchangeSettings:
     """Settings that every compressor has in a suite."""
@@ -184,7 +180,7 @@ class Plan:
     def make_code(self) -> Code:
         """Return the entropy code of positions. Raises ValueError for an unknown one."""
         code = self.settings.code
-        table = {"name": code} if isinstance(code, str) else dict(code or {"name": CODE})
+        table = {"name": code} if isinstance(code, str) else dict(code or {"name": "words"})
         name = table.pop("name", None)
         try:
             if not isinstance(name, str):

@@ -12,12 +12,47 @@ from hpcdl.fabric.comm import ANY, Array, PeerLost
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import partition
 from hpcdl.optim.sgd import SGD
-from hpcdl.training.parts.servers import messages
-from hpcdl.training.parts.servers.messages import Answer, DelayCompensation, Request, ServedRank
-from hpcdl.training.parts.split.model_group import leads
+from hpcdl.training.parts import server_client
+from hpcdl.training.parts.mesh import leads
+from hpcdl.training.parts.server_client import Answer, Request, ServedRank
+from hpcdl.training.parts.session import Session
 
 _FIRST: Final = 0
 """The worker that trains alone during the warm start."""
+STRENGTHS: Final = {"constant": 0.04, "adaptive": 2.0}
+"""lambda and lambda_0 of delay compensation, by variant, of the CIFAR-10 experiments of section 6."""
+PASSES: Final = 5
+"""Passes over a vector that one correction writes."""
+_MEMORY: Final = 0.95
+_EPSILON: Final = 1e-7
+
+
+class DelayCompensation:
+    """Delay compensation (Zheng et al. 2017, equation 10): g + lambda g g (w - w_backup), for one shard.
+
+    The backups are the parameters last sent to each worker. lambda is ``strength``; if ``adaptive`` it is strength
+    / sqrt(m + epsilon), m a moving mean of g g: DC-ASGD-a (equation 14).
+    """
+
+    def __init__(self, session: Session, workers: int, size: int, variant: str, strength: float | None) -> None:
+        self._backups = partition(session.vector("backups", workers * size), workers)
+        self._strength = STRENGTHS[variant] if strength is None else strength
+        self._mean_square = session.vector("mean square", size) if variant == "adaptive" else None
+
+    def remember(self, worker: int, parameters: Array) -> None:
+        self._backups[worker][:] = parameters
+
+    def correct(self, worker: int, gradient: Array, parameters: Array) -> None:
+        """Change ``worker``'s gradient (n,) of a mean loss in place to an estimate at ``parameters`` (n,)."""
+        change = parameters - self._backups[worker]
+        change *= gradient
+        change *= gradient
+        change *= self._strength
+        if self._mean_square is not None:
+            self._mean_square *= _MEMORY
+            self._mean_square += (1 - _MEMORY) * gradient * gradient
+            change /= np.sqrt(self._mean_square + _EPSILON)
+        gradient += change
 
 
 class _Gradient(NamedTuple):
@@ -105,7 +140,7 @@ class Server:
                     await self._receive_request()
             except PeerLost as lost:
                 if self._layout.serves(lost.rank):
-                    raise PeerLost(lost.rank, messages.LOST_SHARD) from None
+                    raise PeerLost(lost.rank, server_client.LOST_SHARD) from None
                 self._remove_worker(lost.rank)
         await self._finish_answers()
         if self._collected:
@@ -114,8 +149,8 @@ class Server:
             self._take_snapshot()
 
     async def _receive_request(self) -> None:
-        header = messages.buffer(Request)
-        status = await self._comm.recv(header, ANY, messages.REQUEST)
+        header = np.empty(len(Request._fields), np.int64)
+        status = await self._comm.recv(header, ANY, server_client.REQUEST)
         request = Request(*header.tolist())
         worker = self._running.get(status.source)
         if worker is None:  # a late request of a worker whose failure is known
@@ -123,7 +158,7 @@ class Server:
         if request.batches and await self._receive_gradient(status.source, request):
             worker.pushed += request.batches
         worker.finished = request.clock
-        if request.wanted == messages.LEAVE:
+        if request.wanted == server_client.LEAVE:
             self._remove_worker(status.source)
         elif request.wanted:
             self._waiting.append((status.source, request))
@@ -143,7 +178,7 @@ class Server:
             share = self._rank.parts / weight  # converts the part of the global mean to the worker's own mean
             await self._comm.apply("mean", partial(imul, gradient, share), gradient.nbytes)
             correct = partial(self._compensation.correct, worker, gradient, self._shard)
-            await self._comm.apply("compensation", correct, messages.PASSES * gradient.nbytes)
+            await self._comm.apply("compensation", correct, PASSES * gradient.nbytes)
             await self._comm.apply("mean", partial(itruediv, gradient, share), gradient.nbytes)
         scale = 1 / max(1, staleness) if self._rules.scale_rate else 1.0
         self._collected.append(
@@ -247,11 +282,11 @@ class Server:
         if previous is not None:
             await previous
         try:
-            await self._comm.send(np.array(answer), worker, messages.ANSWER)
+            await self._comm.send(np.array(answer), worker, server_client.ANSWER)
             await self._transfers.answer(worker, self._message, self._shard)
         except PeerLost as lost:
             if self._layout.serves(lost.rank):
-                raise PeerLost(lost.rank, messages.LOST_SHARD) from None
+                raise PeerLost(lost.rank, server_client.LOST_SHARD) from None
             self._remove_worker(lost.rank)
 
     async def _finish_answers(self) -> None:
