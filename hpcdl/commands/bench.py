@@ -40,7 +40,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json and code in {OK, FAILED} and is_first(os.environ) and folder:
         from hpcdl.report.render import renderings
 
-        print(*rendered([folder], partial(renderings, formats=["json"]), launches=False), end="")
+        print(*rendered([folder], partial(renderings, formats=["json"]), launches=False).texts, end="")
     return code
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.output import write_output, write_records
 from hpcdl.commands.parts.parser import Arguments, Command, path
-from hpcdl.exit_codes import OK, UsageError
+from hpcdl.exit_codes import FAILED, OK, UsageError
 
 if TYPE_CHECKING:
     from hpcdl.report.run.findings import Reference
@@ -51,7 +51,7 @@ def _link(text: str) -> float:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.commands.parts.output import rendered
+    from hpcdl.commands.parts.output import name_broken, rendered
     from hpcdl.prediction.predict import network_named
     from hpcdl.report.formats.summary import coloured
     from hpcdl.report.run.findings import Reference
@@ -62,27 +62,31 @@ def execute(options: argparse.Namespace) -> int:
         return OK
     network = network_named(options.network)[0].network if options.network else None
     make = partial(_text, options, form, Reference(network, options.link))
-    text = rendered(options.runs, make, launches=options.together)
+    text, broken = rendered(options.runs, make, launches=options.together)
     if output is not None and LIST not in {options.figure, options.table}:
         write_output("-o", output, text)
     else:
         print(coloured(text) if form == "summary" and isinstance(text, str) else text)
-    return OK
+    name_broken(broken)
+    return FAILED if broken else OK
 
 
-def _text(options: argparse.Namespace, form: str, reference: "Reference", runs: "Sequence[Run]") -> str | bytes:
-    """Return the report of ``runs``, or the figure, the table or the titles that the options name."""
+def _text(
+    options: argparse.Namespace, form: str, reference: "Reference", runs: "Sequence[Run]"
+) -> "tuple[str | bytes, Sequence[str]]":
+    """Return the report, or the figure, the table or the titles that the options name; and what is broken."""
     from hpcdl.report import render
 
     if LIST in {options.figure, options.table}:
-        return "\n".join(render.tables(runs, reference) if options.table else render.figures(runs, reference))
+        return "\n".join(render.tables(runs, reference) if options.table else render.figures(runs, reference)), ()
     if form in render.FIGURES:
         from hpcdl.report.formats.figure import standalone  # late: matplotlib may be missing
 
-        return standalone(render.chosen("figure", render.figures(runs, reference), options.figure), form)
+        return standalone(render.chosen("figure", render.figures(runs, reference), options.figure), form), ()
     if options.table:
-        return render.TABLES[form](render.chosen("table", render.tables(runs, reference), options.table))
-    return render.render(runs, form, reference)
+        return render.TABLES[form](render.chosen("table", render.tables(runs, reference), options.table)), ()
+    (text,), broken = render.renderings(runs, [form], reference)
+    return text, broken
 
 
 def _form(options: argparse.Namespace) -> str:

@@ -54,7 +54,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.analysis.run.pooling import ended_early, runs_in
-    from hpcdl.commands.parts.output import rendered
+    from hpcdl.commands.parts.output import name_broken, rendered
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.summary import coloured
     from hpcdl.report.render import formats, next_steps, renderings, save
@@ -77,14 +77,16 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
         worst = max(worst, code)
     if len(lost := ended_early(folder)) == len(runs):
         return worst  # its reason is printed
-    summary, *texts = rendered([folder], partial(renderings, formats=["summary", *formats()]), launches=True)
+    form = partial(renderings, formats=["summary", *formats()])
+    (summary, *texts), broken = rendered([folder], form, launches=True)
     try:
         page = save(folder, texts)
     except OSError as error:
         raise UsageError(f"{folder}: the report cannot be written: {error.strerror}") from None
     print(coloured(summary))
     print(next_steps(page, folder, repeat=len(runs) - len(lost) == 1))
-    return worst
+    name_broken(broken)
+    return FAILED if broken and worst == OK else worst
 
 
 def _dry_run(options: argparse.Namespace) -> int:

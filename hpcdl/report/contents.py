@@ -2,20 +2,26 @@
 
 import importlib
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from hpcdl.analysis.run.pooling import AmbiguousCaseError
+from hpcdl.exit_codes import UsageError
 from hpcdl.report import sections
 from hpcdl.report.formats.cells import plural
-from hpcdl.report.formats.document import Document, Section
+from hpcdl.report.formats.document import Chart, Document, Section
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration, badges
 from hpcdl.report.run.findings import NOTHING_STATED, Findings
 from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
 from hpcdl.suite import Suite, check_named
+from hpcdl.trace.recorder import TraceError
 
+T = TypeVar("T")
+NOTHING: Final[Answer | None] = None
+NO_CHARTS: Final[Sequence[Chart]] = ()
 ROWS, FURTHER = 24, 12
 """Rows of a section in a short report, all tables together, if it answers the suite's question, or not."""
 WHOLE, POINTS = 16, 8
@@ -98,10 +104,26 @@ def _rank(section: Declaration, findings: Findings) -> int:
     return names.index(section.name) if section.name in names else len(names)
 
 
+def _made(findings: Findings, name: str, make: Callable[[Findings], T], instead: T) -> T:
+    """Return what a section makes; ``instead`` if it raises an error of its own, which is kept for the page."""
+    try:
+        return make(findings)
+    except (AmbiguousCaseError, TraceError, UsageError):
+        raise  # the run itself can't be read
+    except Exception as error:  # noqa: BLE001 - all other sections are shown
+        findings.broken[name] = f"{type(error).__name__}: {error}"
+        return instead
+
+
 def answers(findings: Findings) -> Answers:
-    """Return the answers of all sections."""
+    """Return the answers of all sections, which are made once."""
+    return findings.once(_answers)
+
+
+def _answers(findings: Findings) -> Answers:
     ordered = sorted(declared(), key=lambda section: _rank(section, findings))
-    known = [(section, answer) for section in ordered if section.answer and (answer := section.answer(findings))]
+    made = [(one, _made(findings, f"answer {one.name}", one.answer, NOTHING)) for one in ordered if one.answer]
+    known = [(section, answer) for section, answer in made if answer]
     named = max(1, sum(_rank(section, findings) < len(findings.answered_by) for section, _ in known))
     first, others = [answer for _, answer in known[:named]], [answer for _, answer in known[named:]]
     further = [*(answer.headline for answer in first[1:]), *(line for answer in first for line in answer.details)]
@@ -115,7 +137,10 @@ def document(findings: Findings, *, charts: bool = False) -> Document:
     pages = _pages(findings, known)
     drawn = []
     if charts:
-        figures = [[chart for made in section.figures for chart in made(findings)] for section, _ in pages]
+        figures = [
+            [chart for made in one.figures for chart in _made(findings, f"figure {one.name}", made, NO_CHARTS)]
+            for one, _ in pages
+        ]
         pages = [(section, replace(page, charts=own)) for own, (section, page) in zip(figures, pages, strict=True)]
         drawn = sorted((_rank(section, findings), page.title) for section, page in pages if page.charts)
     return replace(_document(findings, known, [page for _, page in pages]), main=drawn[0][1] if drawn else "")
@@ -148,7 +173,8 @@ def _pages(findings: Findings, known: Answers, *, whole: bool = True) -> list[tu
     pages = [(VERDICT, verdict_page(findings, known))]
     for section in dict.fromkeys([*known.first, *rest]):
         if section is not VERDICT:
-            page = (section.page if whole else section.short or section.page)(findings)
+            make = section.page if whole else section.short or section.page
+            page = _made(findings, f"section {section.name}", make, Section(""))
             answer = {**known.first, **known.others}.get(section, Answer(""))
             begin = [answer.headline] if section in known.others and answer.headline not in shown else []
             details = [line for line in answer.details if line not in shown]
@@ -160,7 +186,8 @@ def _pages(findings: Findings, known: Answers, *, whole: bool = True) -> list[tu
 def _document(findings: Findings, known: Answers, pages: Sequence[Section]) -> Document:
     launches = len({fields.get("launch") for fields in findings.run.described})
     title = f"hpcdl: {findings.name}" + (f", {launches} launches" if launches > 1 else "")
-    shown = list(filter(None, pages))
+    errors = [f"The {name} could not be made: {error}." for name, error in findings.broken.items()]
+    shown = [pages[0], *([Section("Not shown", points=errors)] if errors else []), *filter(None, pages[1:])]
     failed = failures(findings.records) or unfinished(findings.run) or not findings.run.complete
     word, facts = "good" if known.main.good else "answered", {"headline": shown[0].paragraphs[0].rstrip(".")}
     verdict = Verdict(topic="run", word="failed" if failed else word, question=findings.question, facts=facts)

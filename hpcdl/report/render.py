@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from hpcdl import extras
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts, slurm_job
@@ -67,10 +67,18 @@ FORMATS: Final = ("markdown", "md", "summary", "html", "csv", "json", "tex")
 
 def render(runs: Sequence[Run], format: str, reference: Reference = NOTHING_STATED) -> str:  # noqa: A002 - the contract's name
     """Return ``runs`` as text; ``format`` is one of :data:`FORMATS`. Raises as :func:`renderings`."""
-    return renderings(runs, [format], reference)[0]
+    return renderings(runs, [format], reference).texts[0]
 
 
-def renderings(runs: Sequence[Run], formats: Sequence[str], reference: Reference = NOTHING_STATED) -> list[str]:
+class Renderings(NamedTuple):
+    """A report in several formats."""
+
+    texts: list[str]
+    broken: list[str]
+    """A line for each section and figure that could not be made; all others are there."""
+
+
+def renderings(runs: Sequence[Run], formats: Sequence[str], reference: Reference = NOTHING_STATED) -> Renderings:
     """Return ``runs`` as one text per format; the findings in a run are computed once for all formats.
 
     Raises ValueError for an unknown format or one without its libraries,
@@ -84,7 +92,9 @@ def renderings(runs: Sequence[Run], formats: Sequence[str], reference: Reference
         if name == "html" and missing():
             raise ValueError(missing())
     computed = findings(runs, reference)
-    return [_written(computed, name) for name in formats]
+    texts = [_written(computed, name) for name in formats]
+    broken = [f"report: {name}: {error}" for run in computed for name, error in run.broken.items()]
+    return Renderings(texts, broken)
 
 
 def _written(runs: Sequence[Findings], name: str) -> str:
@@ -100,7 +110,8 @@ def _written(runs: Sequence[Findings], name: str) -> str:
         case "html":
             from hpcdl.report.formats import html  # late: jinja2 and matplotlib may be missing
 
-            return html.written([contents.document(run, charts=True) for run in runs])
+            pages = [contents.document(run, charts=True) for run in runs]
+            return html.written(pages, runs[0].broken)
     return markup.markdown(map(contents.short, runs))
 
 

@@ -314,7 +314,10 @@ class RunFolder:
             return None
         self._schema.merge(parts, self._folder / "run.h5", self._environment, self._suite.text, complete=complete)
         run = self._schema.read(self._folder)
-        summary, *texts = renderings([run], ["summary", *formats()])
+        (summary, *texts), broken = renderings([run], ["summary", *formats()])
+        self._failed |= bool(broken)
+        for line in broken:
+            self.show(line)
         keep_series(run)
         self._page = save(self._folder, texts)
         return summary

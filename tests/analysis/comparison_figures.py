@@ -9,15 +9,24 @@ it in the first measure. LAUNCHES: of each side, or of baseline and candidate, a
 
 prints the shares of cells of two methods that are won: equal ones by seeds, deviation, budgets and grids, then ones
 of which the second takes 1.5 times as long.
+
+    python tests/analysis/comparison_figures.py judge [ARCHIVES]
+
+prints what the rule for two sides does: width and coverage of its intervals, the share of archives of equal schemes in
+which one is told apart, and the share of schemes that are found; then, section by section, the share of archives of
+three launches with a decided row, and the verdicts of all sections on the same pairs.
 """
 
 import sys
+import tempfile
+from pathlib import Path
 
 import numpy as np
 
 from hpcdl.analysis.over_time import regressions as module
 from hpcdl.analysis.over_time.pairing import Change
 from hpcdl.analysis.over_time.regressions import REGRESSED, changes_of
+from hpcdl.analysis.statistics.judging import Side, judge
 
 MEASURES = 12
 
@@ -142,7 +151,76 @@ def decisions(cells):
                     print(f"{text}: {won:.3f}", flush=True)
 
 
-if __name__ == "__main__" and sys.argv[1:2] == ["decide"]:
+def drawn(rng, schemes, launches, own, *, shared=0.0, spread=0.0, slower=0.0):
+    """Return sides, the fastest first; ``own``: standard deviation, ``spread``: of its logarithm among schemes."""
+    deviations = own * np.exp(spread * rng.normal(size=(schemes, 1)))
+    logs = deviations * rng.normal(size=(schemes, launches)) + shared * rng.normal(size=launches)
+    logs[1:] += np.log1p(slower)
+    return sorted((Side(dict(enumerate(np.exp(row)))) for row in logs), key=lambda side: side.middle)
+
+
+def rule(archives):
+    rng = np.random.default_rng(1)
+    for shared in (0.05, 0.0):
+        for launches in (2, 3, 5):
+            equal = [judge([drawn(rng, 2, launches, 0.01, shared=shared)])[0][0].size for _ in range(archives)]
+            slow = [
+                judge([drawn(rng, 2, launches, 0.01, shared=shared, slower=0.05)])[0][0] for _ in range(archives)
+            ]
+            covered = np.mean([size.low <= 1 <= size.high for size in equal])
+            width, found = (
+                np.mean([size.high - size.low for size in equal]),
+                np.mean([one.word != "open" for one in slow]),
+            )
+            print(f"{launches} launches, own noise 1 %, shared {100 * shared:g} %: covers {covered:.3f}, width {width:.3f}, "
+                  f"finds 5 % in {found:.2f}", flush=True)  # fmt: skip
+    for schemes, launches, cases, spread in (
+        (6, 3, 1, 0),
+        (6, 3, 1, 0.5),
+        (6, 3, 8, 0.5),
+        (6, 5, 8, 0.5),
+        (2, 3, 8, 0.5),
+    ):
+        told = found = 0.0
+        for _ in range(archives):
+            kinds = [[drawn(rng, schemes, launches, 0.02, shared=0.02, spread=spread, slower=by) for _ in range(cases)]
+                     for by in (0.0, 0.1)]  # fmt: skip
+            equal, slow = (
+                [one.word != "open" for some in judge(kind, chosen=True) for one in some] for kind in kinds
+            )
+            told, found = told + any(equal), found + np.mean(slow)
+        print(f"{schemes} schemes, {launches} launches, {cases} sizes, deviations by exp({spread:g}): told apart in "
+              f"{told / archives:.3f} of archives; 10 % found in {found / archives:.2f}", flush=True)  # fmt: skip
+
+
+def sections(archives):
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from conftest import Hand
+    from report.test_one_rule import SCENARIOS, SECTIONS, six, verdict_of
+
+    rng = np.random.default_rng(2)
+    with tempfile.TemporaryDirectory() as folder:
+        hands = (Hand(Path(folder) / str(number)) for number in range(10**9))
+        for name in SECTIONS:
+            decided = [verdict_of(name, next(hands), 10 * np.exp(0.02 * rng.normal(size=(2, 3))))[0] != "open"
+                       for _ in range(archives)]  # fmt: skip
+            print(f"two equal sides, {name}: decided in {np.mean(decided):.3f} of {archives} archives", flush=True)
+        both = np.array([six(next(hands), 0.02 * rng.normal(size=(6, 3))) for _ in range(archives)])
+        print(
+            f"six equal schemes: decided rows in {both[:, 0].mean():.3f} (contrast), {both[:, 1].mean():.3f} (collectives)"
+        )
+        for scenario, (first, other, _, reason) in SCENARIOS.items():
+            verdicts = {
+                name: verdict_of(name, next(hands), (first, other), taken=reason == "disturbed")
+                for name in SECTIONS
+            }
+            print(f"{scenario}: " + "; ".join(f"{name} {' '.join(verdict)}" for name, verdict in verdicts.items()))
+
+
+if __name__ == "__main__" and sys.argv[1:2] == ["judge"]:
+    rule(int(sys.argv[2]) if len(sys.argv) > 2 else 1000)
+    sections(int(sys.argv[2]) // 10 if len(sys.argv) > 2 else 100)
+elif __name__ == "__main__" and sys.argv[1:2] == ["decide"]:
     decisions(int(sys.argv[2]) if len(sys.argv) > 2 else 400)
 elif __name__ == "__main__":
     module.smallest_visible = lambda difference, *_: difference.value  # most of the time, and no finding

@@ -1,6 +1,7 @@
 """Two collectives at once: right results on every schedule, simulated times, refusals, and the verdict's words."""
 
 import json
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -64,21 +65,21 @@ def test_the_verdict_is_that_of_the_launches(hand):
     findings = pairs(hand, *SECONDS)
     overlap, counts, *each = at_once(findings)
     assert answer(findings).headline == overlap
-    assert counts == "Two communicators are faster than one in 1 of 4 configurations, and slower in 1."
+    assert counts == "A second communicator is faster than one in 1 of 4 configurations, and slower in 1."
     assert overlap.startswith("Two collectives at once on two communicators take 0.50")
-    case = "reduce-scatter and allgather of 1 MiB by"
-    assert [line.partition(" (")[0] for line in each] == [
-        f"For {case} faster 0 two communicators are 2.00",
-        f"For {case} slower 1 two communicators take 2.00",
-        f"For {case} tied 2 one communicator may be as fast as two: two take 1.00",
-        f"Not decided for {case} undecided 3: two communicators take 0.900 times as long as one communicator.",
+    of = "as one communicator for reduce-scatter and allgather of 1 MiB by"
+    assert [re.sub(r" \(.*\)", "", line) for line in each] == [
+        f"A second communicator is 2.00 times as fast {of} faster 0.",
+        f"A second communicator takes 2.00 times as long {of} slower 1.",
+        f"A second communicator is 1.00 times as fast {of} tied 2: the difference may be chance.",
+        f"A second communicator is 1.11 times as fast {of} undecided 3: not decided, as one launch decides nothing.",
     ]
     (table,) = page(findings).tables
     assert len(table.rows) == 8
 
 
 def test_most_undecided_pairs_decide_nothing(hand):
-    says = "Not decided whether two communicators are faster than one: in 2 of 3 configurations the difference may be chance."
+    says = "Not decided whether a second communicator is faster: in 2 of 3 configurations the difference may be chance."
     assert answer(pairs(hand, "undecided", "faster", "undecided")).details[0] == says
 
 

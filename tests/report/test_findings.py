@@ -1,7 +1,12 @@
 """Each reduction of a run is computed once, whatever the number of sections and formats."""
 
+from dataclasses import replace
+
 import pytest
 
+from hpcdl.cli import main
+from hpcdl.report import contents
+from hpcdl.report.formats import figure
 from hpcdl.report.render import FORMATS, renderings
 from hpcdl.report.run import findings
 
@@ -26,3 +31,41 @@ def test_events_are_read_once_for_all_formats(hand, monkeypatch):
     monkeypatch.setattr(type(run), "events_of", lambda *given: reads.append(given[1]) or run._events([given[1]]))
     renderings([run], ["markdown", "summary"])
     assert reads == [0]
+
+
+@pytest.mark.parametrize("part", ["answer", "page", "figures"])
+def test_a_section_that_fails_is_named_and_all_others_are_written(hand, tmp_path, monkeypatch, capsys, part):
+    """The command ends with 1."""
+    for ranks in (1, 2):
+        hand.train([[20.0] * 10] * ranks)
+    hand.read()
+
+    def fails(_findings):
+        raise ZeroDivisionError("no steps")
+
+    scaling = next(section for section in contents.declared() if section.name == "scaling")
+    changed = replace(scaling, **{part: (fails,) if part == "figures" else fails})
+    known = [changed if section is scaling else section for section in contents.declared()]
+    monkeypatch.setattr(contents, "declared", lambda: known)
+    assert main(["report", str(hand.folder), "-o", str(tmp_path / "page.html")]) == 1
+    name = {"answer": "answer", "page": "section", "figures": "figure"}[part]
+    assert f"report: {name} scaling: ZeroDivisionError: no steps" in capsys.readouterr().err
+    page = (tmp_path / "page.html").read_text()
+    assert f"The {name} scaling could not be made: ZeroDivisionError: no steps." in page
+    assert "Nothing failed" in page and "Command: " in page
+
+
+def test_a_figure_that_cannot_be_drawn_is_named_and_all_others_are_drawn(hand, monkeypatch):
+    for ranks in (1, 2):
+        hand.train([[20.0] * 10] * ranks, compute=[15.0] * ranks)
+    drawn = figure.figure
+
+    def draw(chart, number):
+        if chart.title.startswith("Speedup"):
+            raise ValueError("no ticks")
+        return drawn(chart, number)
+
+    monkeypatch.setattr(figure, "figure", draw)
+    (page,), broken = renderings([hand.read()], ["html"])
+    assert broken == ["report: figure Speedup: ValueError: no ticks"]
+    assert "The figure Speedup could not be drawn: ValueError: no ticks." in page and "<svg" in page

@@ -96,6 +96,12 @@ def rendered(folders: Sequence[Path], render: Callable[[Sequence[Run]], Text], *
         return render(runs)
 
 
+def name_broken(lines: Sequence[str]) -> None:
+    """Write a line for each section or figure of a report that could not be made."""
+    for line in lines:
+        print(f"hpcdl: {line}", file=sys.stderr)
+
+
 def name_copies(run: Run) -> None:
     """Write a warning for each copy of a run, which does not count."""
     for line in run.copies:
@@ -152,7 +158,11 @@ def write_output(option: str, file: Path, text: str | bytes) -> None:
 def write_page(file: Path, pages: Sequence[Document]) -> None:
     """Write documents to the ``file`` that -o names, in HTML or Markdown by its suffix. Raises UsageError."""
     if file.suffix == ".html":
-        from hpcdl.report.formats.html import written
+        from hpcdl.report.formats import html
+
+        text = html.written(pages)
     else:
-        from hpcdl.report.formats.markup import markdown as written
-    write_output("-o", file, written(pages))
+        from hpcdl.report.formats import markup
+
+        text = markup.markdown(pages)
+    write_output("-o", file, text)

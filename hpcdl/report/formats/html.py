@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import count
@@ -57,11 +57,12 @@ class Page(NamedTuple):
     """``failed``, ``good`` or empty."""
 
 
-def written(pages: Iterable[Document]) -> str:
-    """Return one page with all documents."""
+def written(pages: Iterable[Document], broken: MutableMapping[str, str] | None = None) -> str:
+    """Return one page with all documents; ``broken``: takes the error of each figure that can't be drawn."""
+    broken = {} if broken is None else broken
     numbers = count(1)
     theme = Markup(theme_css())  # noqa: S704 - of constants
-    return _template().render(pages=[_page(page, numbers) for page in pages], theme=theme)
+    return _template().render(pages=[_page(page, numbers, broken) for page in pages], theme=theme)
 
 
 @cache
@@ -79,7 +80,7 @@ def _breakable(text: str) -> Markup:
     return Markup(re.sub(r"(?<=[(,])(?=\S)", "<wbr>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
-def _page(page: Document, numbers: Iterator[int]) -> Page:
+def _page(page: Document, numbers: Iterator[int], broken: MutableMapping[str, str]) -> Page:
     """Return the page; the verdict and the main figure stand in its head, and in no section below."""
     verdict, *others = page.visible().sections
     main = next(
@@ -90,7 +91,15 @@ def _page(page: Document, numbers: Iterator[int]) -> Page:
     for whole in others:
         # values that all rows of a table share stand above it, and details come last
         section = replace(whole, tables=[table.without_constant().with_details_last() for table in whole.tables])
-        charts = [_illustration(chart, next(numbers)) for chart in section.charts[:MAX_FIGURES]]
+        charts, errors = list[Illustration](), dict[str, str]()
+        for chart in section.charts[:MAX_FIGURES]:
+            try:
+                charts.append(_illustration(chart, next(numbers)))
+            except Exception as error:  # noqa: BLE001 - all other figures are shown
+                errors[f"figure {chart.title}"] = f"{type(error).__name__}: {error}"
+        broken.update(errors)
+        lines = [f"The {name} could not be drawn: {error}." for name, error in errors.items()]
+        section = replace(section, points=[*section.points, *lines])
         if charts and section.title == main and figure is None:
             figure, *charts = charts
         left_out = max(0, len(section.charts) - MAX_FIGURES)

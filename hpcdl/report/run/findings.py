@@ -53,6 +53,11 @@ class Findings:
     def _made(self) -> dict[object, Any]:
         return {}
 
+    @cached_property
+    def broken(self) -> dict[str, str]:
+        """Error of each section, answer and figure that could not be made, by its name."""
+        return {}
+
     def once(self, make: Callable[[Findings], T]) -> T:
         """Return ``make`` of these findings, which is called once."""
         if make not in self._made:
