@@ -13,7 +13,7 @@ from hpcdl.aggregation.parts.collectives import operand
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.scheme import traits_of
-from hpcdl.cases.simulation.operations import Operation, Simulation
+from hpcdl.cases.parts.operations import Operation, Simulation
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.pairs import rounds

@@ -12,7 +12,7 @@ from hpcdl import registry, suite
 from hpcdl.aggregation.parts.collectives import component, phases
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.analysis.run.record import Record
-from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
+from hpcdl.cases.parts.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from contract.compressors import decoded, encoded
 
-from hpcdl.commands.parts.array_contracts import layout
+from hpcdl.commands.parts.contracts import layout
 from hpcdl.compression.kernels import draws
 from hpcdl.compression.random_quantizers import QSGD, TernGrad
 

@@ -9,7 +9,7 @@ from contract.cases import case_of
 from contract.training import difference, session
 
 from hpcdl import registry
-from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.parts.loss_scaling import LossScaling
