@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from hpcdl.commands.parts.parser import Command
+    from hpcdl.commands.parts.options import Command
 
 
 def commands() -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _options(given: list[str]) -> argparse.Namespace:
     import argparse
     import itertools
 
-    from hpcdl.commands.parts.parser import Arguments
+    from hpcdl.commands.parts.options import Arguments
     from hpcdl.registry import nearest
 
     parser = Arguments(

@@ -176,7 +176,7 @@ def shell(command: str, log: Path, runs: Path, *, printed: bool = False) -> str 
 
 def measured(report: Report, runs: Path) -> bool:
     """Measure a report unless it has been; return False if that failed."""
-    from hpcdl.trace.records import TEXT
+    from hpcdl.trace.schema import TEXT
 
     (runs / "logs").mkdir(parents=True, exist_ok=True)
     log, record = runs / "logs" / f"{report.name}.txt", runs / f"{report.name}.json"

@@ -52,7 +52,7 @@ DEFECTS = [
     Defect("fabric/pairs.py", "seats = ranks + ranks % 2", "seats = ranks", "analysis"),
     Defect("cases/keys/checks.py", "return scheme.sums and not scheme.sparse", "return scheme.sums", "cases suite"),
     Defect("cases/keys/compute_times.py", "{SHARD_UPDATE: seconds / parameter_bytes}", "{SHARD_UPDATE: seconds}", "cases training"),
-    Defect("cases/keys/stage_balance.py", "before + (volumes[begin - 1] if begin else 0.0)", "before", "cases training"),
+    Defect("cases/keys/step_spec.py", "before + (volumes[begin - 1] if begin else 0.0)", "before", "cases training"),
     Defect("compression/codes/integers.py", "wire[0] = k", "wire[0] = k + 1", "compression"),
     Defect("compression/parts/selection.py", "max(1, round(density * length))", "max(1, int(density * length))", "compression"),
     Defect("compression/parts/selection.py", "copy() + np.uint32(1)", "copy() + np.uint32(0)", "compression"),

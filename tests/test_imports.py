@@ -24,13 +24,13 @@ ONLY_IN = {
     "numba": ["compiled.py", "nn/kernels/*numba*", "compression/kernels/*"],
     "h5py": ["trace/*", "data/*"],
     "PIL": ["data/convert.py"],
-    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py", "trace/schedule.py"],
+    "pandas": ["__init__.py", "analysis/*", "report/*", "trace/run.py", "trace/export.py"],
     "matplotlib": ["report/formats/canvas.py", "report/formats/figure.py"],
     "jinja2": ["report/formats/html.py"],
     "scipy": ["analysis/*", "cases/keys/train_spec.py", "prediction/*"],
     "rich": ["commands/*"],
     "perfetto": ["trace/export.py"],
-    "google": ["trace/chakra.py"],
+    "google": ["trace/export.py"],
 }
 """Libraries, and the only modules that may import them."""
 
@@ -142,7 +142,7 @@ def test_programs_do_not_ask_whether_vectors_have_values():
 
 def test_simulations_know_the_keys_and_not_the_other_way():
     for path in files("cases/keys"):
-        assert not any(within(name, "hpcdl.cases.simulation") for name in imports(path)), place(path)
+        assert not any(within(name, "hpcdl.cases.parts") for name in imports(path)), place(path)
 
 
 def test_siblings_do_not_import_each_other():

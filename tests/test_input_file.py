@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcdl import suite
-from hpcdl.commands.parts.output import read_accepted
+from hpcdl.commands.parts.options import read_accepted
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.numpy import numpy
 from hpcdl.data.parts import dataset as data_file

@@ -17,12 +17,11 @@ import numpy as np
 from hpcdl import registry
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.traits import COLLECTIVES, Aggregation, offered, operand, out_of_place_operand
-from hpcdl.cases.keys.checks import CLUSTER, Check, Rows, Setup, makes, refusals, too_large
-from hpcdl.cases.keys.combinations import CHECKED_PAIRS
+from hpcdl.cases.keys.checks import CHECKED_PAIRS, CLUSTER, Check, Rows, Setup, makes, refusals, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, architecture, cluster, key
 from hpcdl.cases.keys.scheme import check_library, table_of, traits_of, try_out
-from hpcdl.cases.measuring.autotune import choose_by_simulation, tune
-from hpcdl.cases.measuring.timed_collectives import (
+from hpcdl.cases.parts.autotune import choose_by_simulation, tune
+from hpcdl.cases.parts.measuring import (
     SAME_ON_ALL_RANKS,
     STARTS,
     CommonStarts,
@@ -32,7 +31,7 @@ from hpcdl.cases.measuring.timed_collectives import (
     reals,
     start,
 )
-from hpcdl.cases.simulation.operations import Operation, operation
+from hpcdl.cases.parts.operations import Operation, operation
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.network import NETWORKS, Network, Site

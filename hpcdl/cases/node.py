@@ -4,7 +4,7 @@ The ranks of a host work at the same time. ``work``: ``matrix_product`` is a pro
 (BLAS), ``triad`` the memory test a = b + s c of STREAM (McCalpin 1995), ``convolution`` forward and backward of
 a convolution of hpcdl; ``to_device`` and ``from_device`` are copies between host and GPU. ``pattern``: with
 ``alone`` one host works while the others sleep, with ``together`` all do. ``confirm``: see
-:mod:`hpcdl.cases.measuring.confirmation`.
+:mod:`hpcdl.cases.parts.measuring`.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,7 +16,7 @@ import numpy as np
 
 from hpcdl.cases.keys.checks import Check, makes, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, key
-from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, median_ns
+from hpcdl.cases.parts.measuring import Times, confirmed, hosts_of_ranks, median_ns
 from hpcdl.fabric.comm import Comm
 from hpcdl.launch.machine import held_back_ns
 from hpcdl.nn.backend import Backend, Weights, backend

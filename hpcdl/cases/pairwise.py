@@ -6,7 +6,7 @@ every two ranks in rounds without conflict, ``bisection`` one half with the othe
 all ranks at once in several random matchings (effective bisection bandwidth: Hoefler, Schneider & Lumsdaine 2008);
 ``incast``: many ranks send to one, ``message_rate``: many messages are under way, ``congestor``: bulk traffic
 disturbs an allreduce. With ``confirm = 2`` pairs of hosts that take longer are measured twice
-(:mod:`hpcdl.cases.measuring.confirmation`).
+(:mod:`hpcdl.cases.parts.measuring`).
 """
 
 from collections.abc import Callable, Coroutine, Sequence
@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcdl.cases.keys.checks import Check, too_large
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, key
-from hpcdl.cases.measuring.confirmation import Times, confirmed, hosts_of_ranks, median_ns
+from hpcdl.cases.parts.measuring import Times, confirmed, hosts_of_ranks, median_ns
 from hpcdl.fabric.comm import LIBRARY_CALLS, Comm
 from hpcdl.fabric.pairs import rounds
 from hpcdl.fabric.task import join

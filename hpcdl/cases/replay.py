@@ -17,19 +17,16 @@ from typing import Any, Final
 import numpy as np
 
 from hpcdl.aggregation.parts.traits import half
-from hpcdl.cases.keys.checks import CLUSTER, STAGES, STRAGGLER, Check, Setup, makes
-from hpcdl.cases.keys.combinations import CHECKED_PAIRS
-from hpcdl.cases.keys.compute_times import DEVICES, TIMES, ComputeTimes
+from hpcdl.cases.keys.checks import CHECKED_PAIRS, CLUSTER, STAGES, STRAGGLER, Check, Setup, makes
+from hpcdl.cases.keys.compute_times import CORE, DEVICES, TIMES, ComputeTimes, shipped
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, varies
 from hpcdl.cases.keys.scheme import NONE, check_lengths, compression_fields, try_compressor, try_out
-from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import SizedSteps, StepSpec
 from hpcdl.cases.keys.train_spec import MAX_JITTER
-from hpcdl.cases.measuring.autotune import fitted_bucket_bytes
-from hpcdl.cases.measuring.timed_collectives import alike
-from hpcdl.cases.simulation.exchange_costs import costs_of
-from hpcdl.cases.simulation.sizes import Zeros, phantoms, sizes
-from hpcdl.cases.simulation.step_simulation import Conditions, late_rank, virtual_step
+from hpcdl.cases.parts.autotune import fitted_bucket_bytes
+from hpcdl.cases.parts.measuring import alike
+from hpcdl.cases.parts.operations import Zeros, phantoms, sizes
+from hpcdl.cases.parts.step_simulation import Conditions, costs_of, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import EVERY, Delays, Slowed, Straggler
 from hpcdl.fabric.modelled_compute import REAL, ModelledCompute, accurate_sleep, oversleep

@@ -15,15 +15,14 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.cases.keys.checks import CLUSTER, STAGES, STRAGGLER, Check, Setup, makes, once, too_large
-from hpcdl.cases.keys.combinations import CHECKED_PAIRS
+from hpcdl.cases.keys.checks import CHECKED_PAIRS, CLUSTER, STAGES, STRAGGLER, Check, Setup, makes, once, too_large
 from hpcdl.cases.keys.compute_times import TIMES, shape_text
 from hpcdl.cases.keys.key import MAX_STEPS, Choice, given
 from hpcdl.cases.keys.scheme import check_library, compression_fields, table_of, traits_of, try_compressor, try_out
 from hpcdl.cases.keys.suite_tables import EITHER_OR
 from hpcdl.cases.keys.train_spec import SEED, TrainSpec, Tuning
-from hpcdl.cases.measuring.autotune import fitted_bucket_bytes, multiply, one_host, tune
-from hpcdl.cases.simulation.step_simulation import simulate
+from hpcdl.cases.parts.autotune import fitted_bucket_bytes, multiply, one_host, tune
+from hpcdl.cases.parts.step_simulation import simulate
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.comm import Comm, Counters
 from hpcdl.fabric.faults import Delays, Slowed

@@ -9,8 +9,7 @@ from typing import Final
 
 from hpcdl.commands.parts.bench_table import BenchTable, declare, suite_text
 from hpcdl.commands.parts.job import from_shell, in_job
-from hpcdl.commands.parts.output import rendered
-from hpcdl.commands.parts.parser import Arguments, Command
+from hpcdl.commands.parts.options import Arguments, Command, rendered
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.parser import CONTRACTS, Arguments, Command, objects_with_a_contract
+from hpcdl.commands.parts.options import CONTRACTS, Arguments, Command, objects_with_a_contract
 from hpcdl.exit_codes import FAILED, OK, refused
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def _contract(name: str) -> Iterator[Finding]:
 
     from hpcdl import registry
     from hpcdl.aggregation.parts.traits import Aggregation
-    from hpcdl.commands.parts.array_contracts import check_compressor, check_model
-    from hpcdl.commands.parts.contracts import check_scheme, check_strategy
+    from hpcdl.commands.parts.contracts import check_compressor, check_model, check_scheme, check_strategy
     from hpcdl.compression.parts.protocol import Compression
     from hpcdl.training.parts.traits import Strategy
 

@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import analysis_of, check_page, name_copies, write_page
-from hpcdl.commands.parts.parser import Arguments, Command, path
+from hpcdl.commands.parts.options import Arguments, Command, analysis_of, check_page, name_copies, path, write_page
 from hpcdl.exit_codes import INCONCLUSIVE, OK, UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def _records(folder: Path) -> list[Record]:
     from hpcdl.analysis.run.launches import launches
     from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.analysis.run.scaling import records
-    from hpcdl.trace.records import SUFFIXES
+    from hpcdl.trace.schema import SUFFIXES
 
     files = (folder, *(folder.with_name(f"{folder.name}{suffix}") for suffix in SUFFIXES))
     for file in filter(Path.exists, files):

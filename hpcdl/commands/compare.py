@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import check_page, share, write_output, write_page
-from hpcdl.commands.parts.parser import Arguments, Command, path
+from hpcdl.commands.parts.options import Arguments, Command, check_page, path, share, write_output, write_page
 from hpcdl.exit_codes import UsageError, refused
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ def arguments(parser: Arguments) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.regressions import compare
-    from hpcdl.commands.parts.output import read_accepted
+    from hpcdl.commands.parts.options import read_accepted
     from hpcdl.report import comparison as pages
     from hpcdl.report.formats.exports import json_text, junit
     from hpcdl.report.formats.summary import coloured, columns, plain

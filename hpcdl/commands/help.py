@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from hpcdl.commands.parts.parser import Arguments, Command, chosen
+from hpcdl.commands.parts.options import Arguments, Command, chosen
 from hpcdl.exit_codes import OK
 
 PACKAGE: Final = Path(__file__).parents[1]

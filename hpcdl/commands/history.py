@@ -7,8 +7,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-from hpcdl.commands.parts.output import check_page, write_output, write_page
-from hpcdl.commands.parts.parser import Arguments, Command, duration, path
+from hpcdl.commands.parts.options import Arguments, Command, check_page, duration, path, write_output, write_page
 from hpcdl.exit_codes import UsageError, refused
 
 
@@ -30,7 +29,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.archive import read_archive
     from hpcdl.analysis.over_time.series import histories
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
-    from hpcdl.commands.parts.output import read_accepted
+    from hpcdl.commands.parts.options import read_accepted
     from hpcdl.report import history, history_exports
     from hpcdl.report.formats.exports import json_text, junit, openmetrics
     from hpcdl.report.formats.summary import coloured, plain

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Arguments, Command, whole_number
+from hpcdl.commands.parts.options import Arguments, Command, whole_number, write_output
 from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.parser import Arguments, Command, chosen, whole_number
+from hpcdl.commands.parts.options import Arguments, Command, chosen, whole_number
 from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _sections() -> list[JsonObject]:
 
 def _combinations() -> list[JsonObject]:
     """Return the pairs of features that a case cannot have together, each under the key that it is about."""
-    from hpcdl.cases.keys.combinations import ROWS
+    from hpcdl.cases.keys.checks import ROWS
 
     return [
         {

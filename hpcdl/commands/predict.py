@@ -5,8 +5,15 @@ import sys
 from time import monotonic
 from typing import Final
 
-from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Arguments, Command, case_patterns, path, suite_argument, whole_number
+from hpcdl.commands.parts.options import (
+    Arguments,
+    Command,
+    case_patterns,
+    path,
+    suite_argument,
+    whole_number,
+    write_output,
+)
 from hpcdl.exit_codes import OK, UsageError
 
 

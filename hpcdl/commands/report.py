@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import write_output, write_records
-from hpcdl.commands.parts.parser import Arguments, Command, path
+from hpcdl.commands.parts.options import Arguments, Command, path, write_output, write_records
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def _link(text: str) -> float:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.commands.parts.output import name_broken, rendered
+    from hpcdl.commands.parts.options import name_broken, rendered
     from hpcdl.prediction.predict import network_named
     from hpcdl.report.formats.summary import coloured
     from hpcdl.report.run.findings import Reference

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
-from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
+from hpcdl.commands.parts.options import Arguments, Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
 MAX_LAUNCHES: Final = 1000
@@ -54,7 +54,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.analysis.run.pooling import ended_early, runs_in
-    from hpcdl.commands.parts.output import name_broken, rendered
+    from hpcdl.commands.parts.options import name_broken, rendered
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.summary import coloured
     from hpcdl.report.render import formats, next_steps, renderings, save

@@ -12,8 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import write_output
-from hpcdl.commands.parts.parser import Arguments, Command, case_options, path, suite_argument, whole_number
+from hpcdl.commands.parts.options import (
+    Arguments,
+    Command,
+    case_options,
+    path,
+    suite_argument,
+    whole_number,
+    write_output,
+)
 from hpcdl.exit_codes import FAILED, OK, UsageError, message, refused
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import argparse
 from typing import Final
 
-from hpcdl.commands.parts.parser import Arguments, Command, duration, whole_number
+from hpcdl.commands.parts.options import Arguments, Command, duration, whole_number
 
 
 def arguments(parser: Arguments) -> None:

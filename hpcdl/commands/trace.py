@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.output import output_path
-from hpcdl.commands.parts.parser import Arguments, Command, case_patterns, path, whole_number
+from hpcdl.commands.parts.options import Arguments, Command, case_patterns, output_path, path, whole_number
 from hpcdl.exit_codes import OK, UsageError
 
 if TYPE_CHECKING:
@@ -41,10 +40,8 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.run.pooling import runs_in
     from hpcdl.models.layers import table_text
     from hpcdl.prediction.layer_tables import of_run
-    from hpcdl.trace.chakra import write_chakra
-    from hpcdl.trace.export import select, write_perfetto
+    from hpcdl.trace.export import select, write_chakra, write_goal, write_perfetto
     from hpcdl.trace.recorder import analysed
-    from hpcdl.trace.schedule import write_goal
     from hpcdl.trace.schema import read
 
     try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hpcdl.commands.parts.bench_table import FLAGS, LETTERS, declare, microseconds, suite_text
 from hpcdl.commands.parts.job import folder_of, from_shell
-from hpcdl.commands.parts.parser import Arguments, Command, whole_number
+from hpcdl.commands.parts.options import Arguments, Command, whole_number
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, INTERRUPTED, OK, UsageError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _prepare(options: argparse.Namespace) -> list[Case]:
     """Set suite, overrides and folder in ``options``; return the cases to measure. Raises UsageError."""
     from hpcdl import suite
     from hpcdl.aggregation.parts.traits import COLLECTIVES, schemes
-    from hpcdl.cases.measuring.autotune import candidates
+    from hpcdl.cases.parts.autotune import candidates
     from hpcdl.launch.process import launched
 
     if launched(os.environ):

@@ -28,11 +28,10 @@ from hpcdl.models.layers import REST, parsed_table, read_table
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
 from hpcdl.nn.layers.volumes import volumes
-from hpcdl.trace.chakra import Node, read_chakra
+from hpcdl.trace.export import Node, read_chakra
 from hpcdl.trace.files import JsonObject, from_json, parse_json
-from hpcdl.trace.records import RECORDS, SUFFIXES
 from hpcdl.trace.run import Run
-from hpcdl.trace.schema import read
+from hpcdl.trace.schema import RECORDS, SUFFIXES, read
 
 MARK: Final = "hpcdl "
 NUMBERS: Final = {"step": 3, "outputs": 2, "output": 3}

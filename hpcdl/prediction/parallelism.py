@@ -20,9 +20,8 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.keys.scheme import NONE
-from hpcdl.cases.keys.stage_balance import balanced
-from hpcdl.cases.keys.step_spec import StepSpec
-from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.cases.keys.step_spec import StepSpec, balanced
+from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Link
 from hpcdl.nn.geometry import Shape

@@ -17,9 +17,8 @@ from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.pooling import AmbiguousCaseError, read_pooled
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
-from hpcdl.cases.keys.compute_times import ComputeTimes, Recorded
+from hpcdl.cases.keys.compute_times import CORE, ComputeTimes, Recorded, shipped
 from hpcdl.cases.keys.key import MAX_RANKS
-from hpcdl.cases.keys.shipped_times import CORE, shipped
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.exit_codes import UsageError, refused

@@ -12,7 +12,7 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation, operand
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.scheme import traits_of
-from hpcdl.cases.simulation.operations import Operation, Simulation
+from hpcdl.cases.parts.operations import Operation, Simulation
 from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.pairs import rounds

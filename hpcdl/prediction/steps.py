@@ -23,9 +23,8 @@ from hpcdl.cases.keys.compute_times import ComputeTimes
 from hpcdl.cases.keys.key import about
 from hpcdl.cases.keys.scheme import check_lengths
 from hpcdl.cases.keys.step_spec import StepSpec
-from hpcdl.cases.simulation.exchange_costs import costs_of
-from hpcdl.cases.simulation.operations import operation
-from hpcdl.cases.simulation.step_simulation import Conditions, VirtualStep, virtual_step
+from hpcdl.cases.parts.operations import operation
+from hpcdl.cases.parts.step_simulation import Conditions, VirtualStep, costs_of, virtual_step
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Network
 from hpcdl.nn.geometry import master

@@ -6,9 +6,9 @@
 
 Each rank records steps, events, evaluations and updates in memory; after the case rank 0 gathers them and writes
 HDF5. A run is read back case by case, each table an array as in the file. Files are not trusted: sizes, names and
-types are checked first (``files.py``). Names of older versions become those of today (``older_names.py``).
+types are checked first (``files.py``), where names of older versions become those of today.
 
 The one rule: recording must cost little: an event is a tuple in a list. ``link_counters.py`` names the counters of
-links that tell of errors and congestion. ``README.md`` describes the groups and fields. ``export.py``,
-``schedule.py`` and ``chakra.py`` write the formats of other tools. Open ``recorder.py`` first.
+links that tell of errors and congestion. ``README.md`` describes the groups and fields. ``export.py`` writes the
+formats of other tools. Open ``recorder.py`` first.
 """

@@ -1,20 +1,21 @@
-"""Timelines for Perfetto (ui.perfetto.dev): TrackEvent packets, compressed; needs the package ``perfetto``.
-
-A rank is a process. Its tracks are steps, computing, sending and receiving; events of one kind that overlap are on
-several tracks. An arrow (flow) leads from each send to its receive.
-"""
+"""Events of a case in the formats of other tools: timelines for Perfetto, schedules in GOAL, traces for Chakra."""
 
 from __future__ import annotations
 
 import heapq
+import itertools
+import re
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from hpcdl.trace.run import Run, matched
+from hpcdl.trace.files import MAX_DATA, JsonObject, atomic_write, read_bytes
+from hpcdl.trace.run import NATIVE, Run, matched
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,9 +104,11 @@ class _Edge(NamedTuple):
 
 
 def write_perfetto(path: Path, selection: Selection) -> int:
-    """Write the timeline of a selection; return the number of messages whose two ends are in it.
+    """Write the timeline of a selection (ui.perfetto.dev); return the number of messages whose two ends are in it.
 
-    Raises ImportError without the package ``perfetto``, and OSError.
+    A rank is a process. Its tracks are steps, computing, sending and receiving; events of one kind that overlap
+    are on several tracks. An arrow (flow) leads from each send to its receive. Packets are compressed. Raises
+    ImportError without the package ``perfetto``, and OSError.
     """
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
@@ -193,3 +196,295 @@ def _add(packet: Any, edge: _Edge, names: dict[str, int]) -> None:
         event.flow_ids.append(edge.flow)
     elif edge.flow:
         event.terminating_flow_ids.append(edge.flow)
+
+
+MAX_STREAMS: Final = 256
+"""Streams of a rank in a GOAL file, which numbers them with a byte."""
+
+
+def write_goal(path: Path, selection: Selection) -> int:
+    """Write the schedule of a selection; return its number of messages.
+
+    The main program of a rank is on stream 0 (``cpu``), and tasks that it starts on others, so that they overlap.
+    Sends and receives whose other end is not in the selection are left out. Raises ValueError for collectives of
+    the library, whose messages are unknown, and for more than :data:`MAX_STREAMS` streams; OSError.
+    """
+    events = selection.events
+    native = events[events["label"].astype(str).str.startswith(NATIVE)]
+    if len(native):
+        label, steps = native["label"].iloc[0], _longest_range(_without(selection.steps, native))
+        raise ValueError(
+            f"{selection.name} calls {label!r}, whose messages the MPI library does not show"
+            + (f"; leave its steps out: --steps {steps}" if steps else ", in every step")
+        )
+    numbers = {rank: number for number, rank in enumerate(selection.ranks)}
+    with path.open("w", encoding="ascii") as file:
+        file.write(f"num_ranks {len(numbers)}\n")
+        for rank, block in numbers.items():
+            file.write(f"\nrank {block} {{\n")
+            for each in schedule(selection, rank):
+                if each.stream >= MAX_STREAMS:
+                    raise ValueError(f"{selection.name}: rank {rank} has more than {MAX_STREAMS} tasks at once")
+                text = f"calc {each.length}"
+                if direction := {"send": "to", "recv": "from"}.get(each.label):
+                    text = f"{each.label} {each.bytes}b {direction} {numbers[each.peer]} tag {each.tag}"
+                file.write(f"l{each.number}: {text}{f' cpu {each.stream}' if each.stream else ''}\n")
+                file.writelines(f"l{each.number} requires l{other}\n" for other in each.requires)
+            file.write("}\n")
+    return len(selection.messages) // 2
+
+
+def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
+    """Return the numbers of the steps in which no rank has one of the events, ascending."""
+    import pandas as pd
+
+    begins = events[["rank", "begin"]].sort_values("begin")
+    last = pd.merge_asof(begins, steps.sort_values("begin"), on="begin", by="rank")  # step that began before
+    return sorted({*steps["step"].tolist()} - {*last.loc[last["begin"] < last["end"], "step"].tolist()})
+
+
+def _longest_range(numbers: list[int]) -> str:
+    groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ranges = [[number for _, number in group] for _, group in groups]
+    longest = max(ranges, key=len, default=[])
+    return f"{longest[0]}-{longest[-1]}" if longest else ""
+
+
+class Operation(NamedTuple):
+    """Event of a rank, or its time without a recorded event, in a schedule. Times in ns."""
+
+    number: int
+    """From 1."""
+    label: str
+    """Empty: a time without an event."""
+    begin: int
+    length: int
+    peer: int
+    bytes: int
+    tag: int
+    """Number of the message; -1: none."""
+    requires: list[int]
+    """Numbers of the operations that end before it begins."""
+    stream: int
+    """Operations of different streams can run at once."""
+
+
+def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
+    """Yield the operations of a rank in the order of their begins, without messages whose other end is missing.
+
+    A trace tells when operations ran and not what they waited for. So an event requires those before it of its
+    task. If it began later than they ended, it also requires the event that ended last before it, and tasks that
+    have ended.
+    """
+    events, tags = selection.events, selection.messages
+    ordered = events[events["rank"] == rank].sort_values(["begin", "end"], kind="stable")
+    streams, dependencies = _streams(ordered), _Dependencies(Counter(ordered["task"]))
+    number = 0
+    written: dict[int, int] = {}  # row: its number
+    columns = (ordered[name].tolist() for name in ("task", "label", "begin", "end", "peer", "bytes"))
+    for row, task, label, begin, end, peer, size in zip(ordered.index, *columns, strict=True):
+        required = dependencies.of(row, task, begin, end)
+        numbers = sorted({written[other] for other in required if other in written})
+        if gap := dependencies.gap(begin):
+            number += 1
+            yield Operation(number, "", begin - gap, gap, -1, 0, -1, numbers, streams[task])
+            numbers = [number]
+        if label not in {"send", "recv"} or row in tags:
+            number += 1
+            written[row] = number
+            tag = tags.get(row, -1)
+            yield Operation(number, label, begin, end - begin, peer, size, tag, numbers, streams[task])
+
+
+def _streams(events: pd.DataFrame) -> dict[int, int]:
+    """Return the stream of each task of a rank: 0 for the main program, different ones for tasks that overlap."""
+    spans = events[events["task"] != 0].groupby("task").agg(begin=("begin", "min"), end=("end", "max"))
+    spans = spans.sort_values("begin", kind="stable")
+    numbers = lanes(spans["begin"].tolist(), spans["end"].tolist())
+    return {0: 0, **{task: 1 + lane for task, lane in zip(spans.index.tolist(), numbers, strict=True)}}
+
+
+class _Dependencies:
+    """Events that each event of a rank requires, in the order of their begins; ``left``: events of each task."""
+
+    def __init__(self, left: Counter[int]) -> None:
+        self._left = left
+        self._last = (0, -1)
+        """End and row of the event that ended last before the current one; the row -1: none."""
+        self._running: list[tuple[int, int]] = []
+        """End and row of events that have not ended."""
+        self._open = defaultdict[int, list[tuple[int, int]]](list)
+        """By task: its events that no later one of the task requires."""
+        self._before: dict[int, tuple[int, set[int]]] = {}
+        """By task: begin of its event before, and what that requires."""
+
+    def of(self, row: int, task: int, begin: int, end: int) -> set[int]:
+        """Return the rows that an event requires."""
+        ended = [event for event in self._running if event[0] <= begin]
+        self._running = [event for event in self._running if event[0] > begin]
+        self._last = max([*ended, self._last])
+        if task in self._before and self._before[task][0] == begin:  # both ends of an exchange
+            required = self._before[task][1]
+        else:
+            own = [event for event in self._open[task] if event[0] <= begin]
+            required = {before for _, before in own}
+            self._open[task] = [event for event in self._open[task] if event[0] > begin]
+            if self._last[0] > max(own, default=(-1, 0))[0]:
+                required |= {self._last[1], *(self._joined(task, begin) if own else ())}
+        self._before[task] = begin, required
+        self._left[task] -= 1
+        self._open[task].append((end, row))
+        self._running.append((end, row))
+        return required
+
+    def _joined(self, task: int, begin: int) -> list[int]:
+        """Return the last events of the tasks that ``task`` may have started and that have ended, once each."""
+        over = [
+            other
+            for other, events in self._open.items()
+            if other > task and not self._left[other] and all(end <= begin for end, _ in events)
+        ]
+        return [row for other in over for _, row in self._open.pop(other)]
+
+    def gap(self, begin: int) -> int:
+        """Return the time for which no event had run when one began at ``begin`` (ns)."""
+        return max(begin - self._last[0], 0)
+
+
+PACKAGE: Final = "ChakraProtoMsg"
+
+MESSAGES: Final = {
+    "AttributeProto": "name:string=1 double_val:double=3 int32_val:int32=7 int64_val:int64=9 bool_val:bool=27 "
+    "string_val:string=29",
+    "GlobalMetadata": "version:string=1 attr:AttributeProto*=2",
+    "Node": "id:uint64=1 name:string=2 type:int32=3 ctrl_deps:uint64*=4 data_deps:uint64*=5 "
+    "start_time_micros:uint64=6 duration_micros:uint64=7 attr:AttributeProto*=10",
+}
+"""Fields of each message that are used; ``*``: repeated.
+
+Messages have the names and numbers of Chakra's schema (schema/protobuf/et_def.proto of
+https://github.com/mlcommons/chakra, MIT licence), attributes those that its feeder reads.
+"""
+
+COMPUTING, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
+"""Types of nodes, of the schema's enumeration."""
+LAYERS: Final = "hpcdl layers"
+"""Attribute of the metadata: the table of the layers whose training the trace is."""
+COLLECTIVES: Final = {
+    "allreduce": 0,
+    "nonblocking allreduce": 0,
+    "reduce": 1,
+    "allgather": 2,
+    "broadcast": 5,
+    "all_to_all": 6,
+    "reduce_scatter": 7,
+    "barrier": 9,
+}
+"""Collectives of the library, by their label."""
+
+
+class Node(NamedTuple):
+    """Node of a trace."""
+
+    name: str
+    seconds: float
+    bytes: int
+    """Of a message or a collective."""
+    after: list[str]
+    """Names of the nodes that it depends on; if it states none, of the one before it."""
+
+
+@cache
+def message_types() -> JsonObject:
+    """Return the classes of :data:`MESSAGES`. Raises ImportError without the package ``protobuf``."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+    file = descriptor_pb2.FileDescriptorProto(name="hpcdl/chakra.proto", package=PACKAGE, syntax="proto3")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    for message, fields in MESSAGES.items():
+        declared = file.message_type.add(name=message)
+        for text in fields.split():
+            name, kind, number = re.split("[:=]", text)
+            field = declared.field.add(name=name, number=int(number))
+            field.label = kinds.LABEL_REPEATED if kind.endswith("*") else kinds.LABEL_OPTIONAL
+            kind = kind.rstrip("*")
+            if kind in MESSAGES:
+                field.type_name = f".{PACKAGE}.{kind}"
+            else:
+                field.type = kinds.Type.Value(f"TYPE_{kind.upper()}")
+            if name.endswith("_val"):  # of the values of an attribute, one is set
+                if not declared.oneof_decl:
+                    declared.oneof_decl.add(name="value")
+                field.oneof_index = 0
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    described = {name: pool.FindMessageTypeByName(f"{PACKAGE}.{name}") for name in MESSAGES}
+    return {name: message_factory.GetMessageClass(message) for name, message in described.items()}
+
+
+def write_chakra(folder: Path, selection: Selection, layers: str = "") -> int:
+    """Write the events of each rank to ``folder``/hpcdl.RANK.et for Chakra; return the number of messages.
+
+    Messages follow each other, each after its length as a varint: one GlobalMetadata, then a Node per event. The
+    metadata have ``layers``, a table, for those who want the network and not its messages. Sends and receives
+    whose other end is not in the selection are left out. A time without an event is a node of computing. Raises
+    ValueError for a collective that Chakra does not know, ImportError and OSError.
+    """
+    from google.protobuf import proto
+
+    types, ranks = message_types(), selection.ranks
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, rank in enumerate(ranks):
+        metadata = types["GlobalMetadata"](version="0.0.4")
+        metadata.attr.add(name="case", string_val=selection.name)
+        metadata.attr.add(name="rank", int64_val=rank)
+        metadata.attr.add(name=LAYERS, string_val=layers)
+        with atomic_write(folder / f"hpcdl.{number}.et") as temporary, temporary.open("wb") as file:
+            proto.serialize_length_prefixed(metadata, file)
+            for operation in schedule(selection, rank):
+                proto.serialize_length_prefixed(_node(types["Node"], operation, number, ranks), file)
+    return len(selection.messages) // 2
+
+
+def _node(make: Any, operation: Operation, rank: int, ranks: list[int]) -> Any:
+    """Return the node of an operation, with data dependencies only, because the feeder reads no others.
+
+    Ranks are numbered as their files are.
+    """
+    label, begin, end = operation.label, operation.begin // 1000, (operation.begin + operation.length) // 1000
+    collective = COLLECTIVES.get(label.removeprefix(NATIVE)) if label.startswith(NATIVE) else -1
+    if collective is None:
+        raise ValueError(f"Chakra has no collective like {label!r}")
+    kind = COLLECTIVE if collective >= 0 else {"send": SEND, "recv": RECEIVE}.get(label, COMPUTING)
+    node = make(id=operation.number, name=label or "untraced", type=kind, data_deps=operation.requires)
+    node.start_time_micros, node.duration_micros = begin, end - begin
+    node.attr.add(name="is_cpu_op", bool_val=kind == COMPUTING)
+    if kind != COMPUTING:
+        node.attr.add(name="comm_size", int64_val=operation.bytes)
+    if kind == COLLECTIVE:
+        node.attr.add(name="comm_type", int64_val=collective)
+    elif kind != COMPUTING:
+        peer = ranks.index(operation.peer)
+        source, dest = (rank, peer) if kind == SEND else (peer, rank)
+        for name, value in (("comm_src", source), ("comm_dst", dest), ("comm_tag", operation.tag)):
+            node.attr.add(name=name, int32_val=value)
+    return node
+
+
+def read_chakra(path: Path) -> tuple[str, list[Node]]:
+    """Return the table of layers, or an empty text, and the nodes. Raises ValueError, ImportError and OSError."""
+    from google.protobuf import message, proto
+
+    types, nodes, names, before = message_types(), list[Node](), dict[int, str](), list[str]()
+    with BytesIO(read_bytes(path, MAX_DATA)) as file:
+        try:
+            metadata = proto.parse_length_prefixed(types["GlobalMetadata"], file)
+            tables = [each.string_val for each in metadata.attr if each.name == LAYERS] if metadata else []
+            while (node := proto.parse_length_prefixed(types["Node"], file)) is not None:
+                size = sum(attribute.int64_val for attribute in node.attr if attribute.name == "comm_size")
+                after = [names[number] for number in (*node.data_deps, *node.ctrl_deps) if number in names]
+                nodes.append(Node(node.name, node.duration_micros * 1e-6, size, after or before))
+                names[node.id], before = node.name, [node.name]
+        except (message.DecodeError, ValueError) as error:
+            raise ValueError(f"no Chakra trace: {error}") from None
+    return "".join(tables), nodes

@@ -1,5 +1,6 @@
 """Files: inputs of limited size, texts in TOML, CSV and JSON, checksums, atomic replacement, JSON as dataclasses.
 
+In files of older versions ``asynchronous`` had the settings of five strategies: :func:`spelled_now`.
 Inputs must be regular files: a FIFO would block for ever; /dev/zero or a damaged archive would fill the memory.
 """
 
@@ -11,6 +12,7 @@ import hashlib
 import json
 import lzma
 import os
+import re
 import stat
 import sys
 import tomllib
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, get_args, get_
 
 if TYPE_CHECKING:
     from _csv import Reader
+
 
 MAX_TEXT: Final = 4 << 20
 """Largest size of a suite or network file (bytes)."""
@@ -275,3 +278,55 @@ def _each(
             error.path.append(f"[{key}]" if container is list else f".{key}")
             raise
     return converted
+
+
+_ROLES: Final = {"servers", "dedicated"}
+STRATEGY_SETTINGS: Final[dict[str, set[str]]] = {
+    "asynchronous": {"delay_compensation", "strength"} | _ROLES,
+    "softsync": {"collect", "scale_rate"} | _ROLES,
+    "m_synchronous": {"collect", "stale", "dedicated"},
+    "ssp": {"bound", "collect", "push"} | _ROLES,
+    "downpour": {"n_fetch", "n_push", "overlap", "local_rate", "warm_start"} | _ROLES,
+}
+"""Settings of the older ``asynchronous`` that each strategy has; a case is of the first that has all its."""
+_DEFAULTS: Final = {
+    **dict.fromkeys(("collect", "n_fetch", "n_push", "servers"), "1"),
+    **dict.fromkeys(("overlap", "dedicated"), "False"),
+    **dict.fromkeys(("scale_rate", "delay_compensation"), "none"),
+    "local_rate": "1.0",
+    "warm_start": "0",
+    "stale": "apply",
+    "push": "gradients",
+}
+_LABEL: Final = re.compile(r"(?<![\w:.])asynchronous\(([^()]*)\)")
+_TABLE: Final = re.compile(r'\{"name": "asynchronous"[^{}]*\}')
+
+
+def spelled_now(text: str) -> str:
+    """Return a text of a run or an archive with the present names of strategies, in labels and tables of JSON.
+
+    A combination that no strategy has any more keeps its older name.
+    """
+    if "asynchronous" not in text:
+        return text
+    text = _LABEL.sub(_label, text)
+    return _TABLE.sub(lambda match: json.dumps(_renamed(json.loads(match[0]))), text)
+
+
+def _label(match: re.Match[str]) -> str:
+    pairs = [pair.partition("=") for pair in match[1].split(",") if pair]
+    now = _renamed({key: value for key, _, value in pairs})
+    inside = ",".join(f"{key}={value}" for key, value in now.items() if key != "name")
+    return f"{now['name']}({inside})" if inside else str(now["name"])
+
+
+def _renamed(older: JsonMapping) -> JsonObject:
+    """Return the name and the settings of a strategy; values of ``older`` are those of a suite, or their texts."""
+    values = {key: value for key, value in older.items() if key != "name"}
+    changed = {key for key, value in values.items() if str(value) != _DEFAULTS.get(key)}
+    for name, settings in STRATEGY_SETTINGS.items():
+        if changed <= settings and (name != "ssp" or "bound" in changed):
+            collect = {"collect": 1} if name in {"softsync", "m_synchronous"} else {}
+            kept = {key: value for key, value in values.items() if key in settings - {"stale"}}
+            return {"name": name, **(kept if "collect" in kept else collect | kept)}
+    return {"name": "asynchronous", **values}

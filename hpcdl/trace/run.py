@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from hpcdl.trace.files import JsonMapping, JsonObject, from_json, parse_json
+from hpcdl.trace.files import JsonMapping, JsonObject, from_json, parse_json, spelled_now
 from hpcdl.trace.link_counters import Growth
-from hpcdl.trace.older_names import spelled_now
 from hpcdl.trace.quantities import QUANTITIES, TrainingNumbers
 from hpcdl.trace.quantity import JSON_TYPES, declared
 from hpcdl.trace.recorder import TABLES, Rows, Scalar

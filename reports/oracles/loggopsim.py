@@ -22,8 +22,7 @@ from typing import NamedTuple
 
 import hpcdl
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.trace.export import Selection, select
-from hpcdl.trace.schedule import write_goal
+from hpcdl.trace.export import Selection, select, write_goal
 
 NETWORK = "ethernet-10g"
 LINK = NETWORKS[NETWORK].link

@@ -11,7 +11,7 @@ import hpcdl.aggregation
 from hpcdl import registry, suite
 from hpcdl.aggregation.parts.traits import Aggregation, component, phases
 from hpcdl.analysis.run.record import Record
-from hpcdl.cases.measuring.autotune import candidates, choose_by_simulation
+from hpcdl.cases.parts.autotune import candidates, choose_by_simulation
 from hpcdl.commands.list import catalogue
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import predict

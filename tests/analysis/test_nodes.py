@@ -10,14 +10,14 @@ import pytest
 from hpcdl.analysis.network.links import departures, links
 from hpcdl.analysis.network.nodes import Nodes, nodes, slow_hosts
 from hpcdl.analysis.run.record import Record
-from hpcdl.cases.measuring import confirmation
-from hpcdl.cases.measuring.confirmation import confirmed
+from hpcdl.cases.parts import measuring
+from hpcdl.cases.parts.measuring import confirmed
 from hpcdl.fabric.pairs import rounds
 
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch):
-    monkeypatch.setattr(confirmation, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(measuring, "PAUSE_SECONDS", 0)
 
 
 def case(speeds, work="matrix_product", noise=0.01, repetitions=5):

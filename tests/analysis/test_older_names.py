@@ -9,9 +9,9 @@ import pytest
 
 from hpcdl import registry, suite
 from hpcdl.analysis.over_time.archive import read_series
-from hpcdl.commands.parts.output import read_accepted
+from hpcdl.commands.parts.options import read_accepted
 from hpcdl.registry import label, parts
-from hpcdl.trace.older_names import SETTINGS, spelled_now
+from hpcdl.trace.files import STRATEGY_SETTINGS, spelled_now
 from hpcdl.trace.schema import read
 
 KEPT = Path(__file__).parent / "schema_6"
@@ -95,8 +95,8 @@ def test_each_combination_has_its_strategy():
 
 
 def test_the_settings_of_each_strategy_are_its_own():
-    for name in SETTINGS:
-        assert registry.settings_of(registry.find("training", name)).keys() == SETTINGS[name] - {"stale"}
+    for name in STRATEGY_SETTINGS:
+        assert registry.settings_of(registry.find("training", name)).keys() == STRATEGY_SETTINGS[name] - {"stale"}
 
 
 def test_a_label_comes_apart_into_what_it_was_made_of():

@@ -3,8 +3,8 @@
 import pytest
 from contract.cases import case_of
 
-from hpcdl.cases.measuring.timed_collectives import from_arrivals
-from hpcdl.cases.simulation.step_simulation import Conditions, late_rank, virtual_step
+from hpcdl.cases.parts.measuring import from_arrivals
+from hpcdl.cases.parts.step_simulation import Conditions, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.virtual.inprocess import in_process

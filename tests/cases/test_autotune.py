@@ -11,7 +11,7 @@ from hpcdl.aggregation.auto import auto
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.keys.scheme import check_library, table_of
-from hpcdl.cases.measuring.autotune import (
+from hpcdl.cases.parts.autotune import (
     Choices,
     candidates,
     choose_by_simulation,

@@ -8,9 +8,8 @@ import pytest
 from suite.conftest import CASES
 
 from hpcdl import registry
-from hpcdl.cases.keys import checks, combinations
-from hpcdl.cases.keys.checks import Setup, refusals
-from hpcdl.cases.keys.combinations import ROWS
+from hpcdl.cases.keys import checks
+from hpcdl.cases.keys.checks import ROWS, Setup, refusals
 from hpcdl.cases.keys.key import keys, restored
 from hpcdl.cases.keys.suite_tables import kinds, module_of
 from hpcdl.compression.parts.protocol import Compression
@@ -169,8 +168,7 @@ def test_a_device_takes_the_compressors_that_declare_it(compressor):
 def test_features_ask_for_what_a_kind_of_case_has():
     """What a kind lacks is None; a misspelt name would be None for all."""
     there = {name for kind in kinds() for spec in [module_of(kind).SPEC] for name in (*keys(spec), *dir(spec))}
-    for file in (checks, combinations):
-        asked = set(re.findall(r"\bcase\.(\w+)", Path(file.__file__).read_text(encoding="utf-8")))
-        assert not asked - there - {*dir(Setup), "kind", "spec", "given", "wrong", "elsewhere"}
+    asked = set(re.findall(r"\bcase\.(\w+)", Path(checks.__file__).read_text(encoding="utf-8")))
+    assert not asked - there - {*dir(Setup), "kind", "spec", "given", "wrong", "elsewhere"}
     setup = Setup("train", spec_of("train"))
     assert setup.collective is None

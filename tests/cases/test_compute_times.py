@@ -6,9 +6,8 @@ import pytest
 from contract.cases import case_of
 
 from hpcdl import registry, suite
-from hpcdl.cases.keys import shipped_times
-from hpcdl.cases.keys.compute_times import DEVICES, ComputeTimes, at_rate, recorded
-from hpcdl.cases.keys.shipped_times import CORE, FILES, shipped
+from hpcdl.cases.keys import compute_times
+from hpcdl.cases.keys.compute_times import CORE, DEVICES, FILES, ComputeTimes, at_rate, recorded, shipped
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
@@ -141,7 +140,7 @@ lenet5,28x28x1,update,5,5,5,
 def table(tmp_path, monkeypatch):
     file = tmp_path / "cpu_times.csv"
     file.write_text(TEXT)
-    monkeypatch.setitem(shipped_times.FILES, CORE, file)
+    monkeypatch.setitem(compute_times.FILES, CORE, file)
     return file
 
 
@@ -184,7 +183,7 @@ def test_a_trace_of_a_gpu_has_no_times_of_layers():
 
 @pytest.mark.parametrize("device", FILES)
 def test_the_file_has_every_layer_at_each_batch_of_its_model(device):
-    for (model, _), rows in shipped_times._rows(FILES[device]).items():
+    for (model, _), rows in compute_times._rows(FILES[device]).items():
         assert len({tuple(known) for known in rows.values()}) == 1, model
         labels = {label.partition(" ")[0] for label in rows}
         assert {"forward", "backward", "update", "loss"} <= labels

@@ -10,9 +10,8 @@ from hpcdl.aggregation.sharded_parameter_server import sharded_parameter_server
 from hpcdl.cases.keys.compute_times import at_rate
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.keys.scheme import plan
-from hpcdl.cases.simulation.exchange_costs import exchange_costs
-from hpcdl.cases.simulation.sizes import sizes
-from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.cases.parts.operations import sizes
+from hpcdl.cases.parts.step_simulation import Conditions, exchange_costs, virtual_step
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated

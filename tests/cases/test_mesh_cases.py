@@ -6,7 +6,7 @@ import pytest
 from contract.cases import case_of, ran
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.cases.keys.stage_balance import balanced
+from hpcdl.cases.keys.step_spec import balanced
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.prediction.network_file import NetworkEstimate

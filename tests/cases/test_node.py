@@ -10,9 +10,9 @@ import pytest
 from hpcdl.analysis.network.links import departures
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases import node
-from hpcdl.cases.measuring import confirmation
-from hpcdl.cases.measuring.confirmation import PAUSE_SECONDS, confirmed
 from hpcdl.cases.node import NodeSpec
+from hpcdl.cases.parts import measuring
+from hpcdl.cases.parts.measuring import PAUSE_SECONDS, confirmed
 from hpcdl.fabric.virtual.comm import VirtualComm
 from hpcdl.fabric.virtual.inprocess import in_process
 
@@ -21,7 +21,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 def pauses(monkeypatch):
     """The lengths of the pauses, which take no time."""
     taken = []
-    monkeypatch.setattr(confirmation, "sleep", taken.append)
+    monkeypatch.setattr(measuring, "sleep", taken.append)
     return taken
 
 

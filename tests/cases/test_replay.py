@@ -15,8 +15,8 @@ from hpcdl.aggregation.ring import ring
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.key import Choice
 from hpcdl.cases.keys.step_spec import SizedSteps
+from hpcdl.cases.parts.operations import sizes
 from hpcdl.cases.replay import CheckedSums, ReplaySpec
-from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.modelled_compute import ModelledCompute
 from hpcdl.fabric.network import NETWORKS

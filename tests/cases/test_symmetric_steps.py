@@ -8,9 +8,9 @@ import pytest
 
 from hpcdl import registry
 from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.parts import step_simulation
+from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.cases.replay import ReplaySpec
-from hpcdl.cases.simulation import step_simulation
-from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.training.parts.mesh import Mesh
 

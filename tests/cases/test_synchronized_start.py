@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from hpcdl.cases.measuring import timed_collectives as starts
-from hpcdl.cases.measuring.timed_collectives import start
+from hpcdl.cases.parts import measuring as starts
+from hpcdl.cases.parts.measuring import start
 
 OFFSET = 1_000_000
 

@@ -14,7 +14,7 @@ from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases import train
 from hpcdl.cases.keys.compute_times import ComputeTimes, at_rate
-from hpcdl.cases.simulation.step_simulation import ComputeTimeModel
+from hpcdl.cases.parts.step_simulation import ComputeTimeModel
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process

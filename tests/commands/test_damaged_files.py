@@ -17,7 +17,7 @@ from hpcdl.analysis.over_time.archive import keep_series
 from hpcdl.cli import main
 from hpcdl.trace.files import SIZE, verified_checksum, write_checksum
 from hpcdl.trace.recorder import SCHEMA
-from hpcdl.trace.records import packed
+from hpcdl.trace.schema import packed
 
 TEXTS = {
     "network": """

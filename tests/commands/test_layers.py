@@ -15,7 +15,7 @@ import hpcdl.docs
 from hpcdl.cases.keys.compute_times import measured_trainings
 from hpcdl.cli import main
 from hpcdl.models.layers import read_table
-from hpcdl.trace.chakra import COLLECTIVE, COMPUTING, message_types
+from hpcdl.trace.export import COLLECTIVE, COMPUTING, message_types
 from hpcdl.trace.schema import read
 
 

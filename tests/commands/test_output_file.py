@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hpcdl.commands.parts.output import write_output
+from hpcdl.commands.parts.options import write_output
 from hpcdl.report.render import save
 from hpcdl.run.run_folder import claimed
 from hpcdl.suite import UsageError

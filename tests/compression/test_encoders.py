@@ -5,7 +5,7 @@ import pytest
 from contract.compressors import decoded, encoded
 
 from hpcdl import registry
-from hpcdl.commands.parts.array_contracts import SHAPES, layout
+from hpcdl.commands.parts.contracts import SHAPES, layout
 from hpcdl.compression import halves
 from hpcdl.compression.deep_compression import DeepCompression, clusters_of, nearest
 from hpcdl.compression.halves import BF16, FP16

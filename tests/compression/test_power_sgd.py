@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from contract.compression import Side, exchanged, planned
 
-from hpcdl.commands.parts.array_contracts import layout
+from hpcdl.commands.parts.contracts import layout
 from hpcdl.compression.kernels.low_rank import orthonormalize
 from hpcdl.compression.power_sgd import PowerSGD
 from hpcdl.fabric.network import NETWORKS

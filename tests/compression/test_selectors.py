@@ -7,7 +7,7 @@ from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
 from hpcdl import registry
-from hpcdl.commands.parts.array_contracts import SHAPES, check_compressor, check_conservation, layout
+from hpcdl.commands.parts.contracts import SHAPES, check_compressor, check_conservation, layout
 from hpcdl.compression.parts.protocol import Compression, Layout, Sparse
 from hpcdl.compression.parts.selection import subset
 from hpcdl.compression.sparsification import DGC, RandomK, Threshold, TopK

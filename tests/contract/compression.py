@@ -8,8 +8,7 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.keys.checks import refusals
-from hpcdl.cases.keys.combinations import ROWS
+from hpcdl.cases.keys.checks import ROWS, refusals
 from hpcdl.cases.keys.key import Choice, restored
 from hpcdl.cases.keys.scheme import plan
 from hpcdl.cases.replay import ReplaySpec

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from hpcdl.cases.simulation.operations import operation
+from hpcdl.cases.parts.operations import operation
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.topologies.dragonfly import Dragonfly
 from hpcdl.fabric.topologies.fat_tree import FatTree

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from contract.virtual_time import ring_seconds
 
-from hpcdl.cases.simulation import operations
+from hpcdl.cases.parts import operations
 from hpcdl.fabric.network import EVERY_RANK, NETWORKS
 from hpcdl.fabric.topologies.torus import Torus
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts

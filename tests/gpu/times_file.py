@@ -1,4 +1,4 @@
-"""Files of measured times of layers, as ``hpcdl/cases/keys/shipped_times.py`` reads them.
+"""Files of measured times of layers, as ``hpcdl/cases/keys/compute_times.py`` reads them.
 
 ``PYTHONPATH=tests python -m gpu.times_file RUN "quiet machine"`` writes that of a core from a run of the suite
 ``layer-times``.
@@ -7,8 +7,7 @@
 import sys
 from pathlib import Path
 
-from hpcdl.cases.keys.compute_times import measured_trainings
-from hpcdl.cases.keys.shipped_times import CORE, FILES
+from hpcdl.cases.keys.compute_times import CORE, FILES, measured_trainings
 from hpcdl.trace.schema import read
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from hpcdl import registry
-from hpcdl.commands.parts import array_contracts
-from hpcdl.commands.parts.array_contracts import check_model
+from hpcdl.commands.parts.contracts import check_model
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten, ReLU
 
@@ -51,4 +50,4 @@ class Longer(ReLU):
 )
 def test_a_model_that_breaks_its_contract_is_found(layers, wrong, monkeypatch):
     monkeypatch.setattr(registry, "find", lambda *_: lambda shape=(7,), classes=10: layers(classes))
-    assert wrong in [check.subject for check in array_contracts.check_model("model") if check.verdict != "ok"]
+    assert wrong in [check.subject for check in check_model("model") if check.verdict != "ok"]

@@ -10,9 +10,9 @@ from contract.cases import case_of
 from hpcdl import registry, suite
 from hpcdl.cases.keys.compute_times import flop_of
 from hpcdl.cases.keys.key import Choice
+from hpcdl.cases.parts import step_simulation
+from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.cases.replay import ReplaySpec
-from hpcdl.cases.simulation import step_simulation
-from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.cli import main
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated

@@ -10,7 +10,7 @@ from contract.divided import CASES, CONVOLUTIONAL, LOCAL, SHAPE, by_one_rank, fu
 from contract.training import GLOBAL_BATCH, SEED, STEPS, TOLERANCE, digits, session
 
 from hpcdl import registry
-from hpcdl.cases.keys.stage_balance import partition
+from hpcdl.cases.keys.step_spec import partition
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.elementwise import Dropout

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hpcdl.commands.parts.array_contracts import gradient_errors
+from hpcdl.commands.parts.contracts import gradient_errors
 from hpcdl.nn.layers.affine import Convolution, Linear
 from hpcdl.nn.layers.composite import Auxiliary
 from hpcdl.nn.layers.elementwise import Flatten

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.commands.parts.array_contracts import gradient_errors
+from hpcdl.commands.parts.contracts import gradient_errors
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
 from hpcdl.nn.layers.composite import Concat, Residual

@@ -34,7 +34,7 @@ def repetitions(size):
 
 def play_mpi():
     from hpcdl import registry
-    from hpcdl.cases.measuring.autotune import tune
+    from hpcdl.cases.parts.autotune import tune
     from hpcdl.launch.process import load, start
 
     load()

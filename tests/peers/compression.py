@@ -18,7 +18,7 @@ from torch_compressors import peer
 from turns import THREADS, parser, processor, ratio
 
 from hpcdl import registry
-from hpcdl.commands.parts.array_contracts import layout
+from hpcdl.commands.parts.contracts import layout
 from hpcdl.compression.parts.selection import SparseMessages
 
 COMPRESSORS = [name for name in registry.names("compression") if name != "none"]

@@ -18,7 +18,7 @@ from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records as reduced
 from hpcdl.cases.keys.compute_times import Recorded
-from hpcdl.cases.simulation import exchange_costs, step_simulation
+from hpcdl.cases.parts import step_simulation
 from hpcdl.cli import main
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS, Link
@@ -110,7 +110,7 @@ def test_one_piece_after_backward_takes_computing_and_the_ring(trained, weak):
 
 def test_a_compressed_step_takes_computing_messages_and_the_costs_of_its_arithmetic(trained, monkeypatch):
     costs = {"encode": 2e-9, "decode": 1e-9, "add": 3e-9}
-    monkeypatch.setattr(exchange_costs, "exchange_costs", lambda *_: costs)
+    monkeypatch.setattr(step_simulation, "exchange_costs", lambda *_: costs)
     ranks, network = 4, NETWORKS[NETWORK]
     rows, _ = steps(trained.case(training=AT_ONCE, aggregation="ring", compression="bf16").merged(), ranks)
     row = rows[AT_ONCE, "ring", ranks]

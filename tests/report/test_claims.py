@@ -36,8 +36,7 @@ from hpcdl.report.run.claims import (
     decide,
     sources,
 )
-from hpcdl.trace.records import packed
-from hpcdl.trace.schema import read
+from hpcdl.trace.schema import packed, read
 
 ROOT = Path(__file__).parents[2]
 RING, TREE = {"aggregation": "ring"}, {"aggregation": "tree"}

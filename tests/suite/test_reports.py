@@ -14,8 +14,7 @@ import pytest
 from conftest import Hand
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.trace.records import packed
-from hpcdl.trace.schema import read
+from hpcdl.trace.schema import packed, read
 
 ROOT = Path(__file__).parents[2]
 REPORTS = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]

@@ -16,10 +16,8 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from hpcdl import registry
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.simulated import simulated
-from hpcdl.trace.chakra import message_types, write_chakra
-from hpcdl.trace.export import Selection, write_perfetto
+from hpcdl.trace.export import Selection, message_types, schedule, write_chakra, write_goal, write_perfetto
 from hpcdl.trace.run import matched
-from hpcdl.trace.schedule import schedule, write_goal
 
 ALPHA, BETA, GAMMA = 1e-5, 1e-9, 1e-10
 NETWORK = Network("by hand", Link(ALPHA, BETA), source="none", gamma=GAMMA)

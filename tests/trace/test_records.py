@@ -10,8 +10,7 @@ import pytest
 
 from hpcdl.report.render import render
 from hpcdl.trace.recorder import TraceError
-from hpcdl.trace.records import MAX_SMALL, READ, RECORDS, packed, read_records
-from hpcdl.trace.schema import read
+from hpcdl.trace.schema import MAX_SMALL, READ, RECORDS, packed, read, read_records
 
 
 @pytest.fixture

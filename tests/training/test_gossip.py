@@ -10,7 +10,7 @@ from contract.sessions import SEED
 from contract.tiny import PARAMETERS, RATE, gradient, mixing_matrix, parameters, replicas, starts, tiny_session
 
 from hpcdl.aggregation.parts.messages import padded
-from hpcdl.commands.parts.array_contracts import layout
+from hpcdl.commands.parts.contracts import layout
 from hpcdl.compression.parts.selection import HEADER as ENTRIES_HEADER
 from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.optim.sgd import SGD, Nesterov

@@ -10,7 +10,7 @@ from contract.networks import with_classifiers
 from contract.training import GLOBAL_BATCH, SEED, session
 
 from hpcdl import registry
-from hpcdl.cases.keys.stage_balance import partition
+from hpcdl.cases.keys.step_spec import partition
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.virtual.inprocess import in_process

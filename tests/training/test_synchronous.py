@@ -11,7 +11,7 @@ from contract.cases import case_of
 from contract.training import TOLERANCE, check_journals, difference, session
 
 from hpcdl import registry
-from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process

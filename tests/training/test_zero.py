@@ -10,7 +10,7 @@ from contract.tiny import tiny_session
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import half
 from hpcdl.aggregation.ring import ring
-from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
+from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import partition

@@ -13,11 +13,18 @@ from typing import Final
 
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
 from hpcdl.analysis.run.pooling import Copies, launches_in
-from hpcdl.trace.files import MAX_DATA, atomic_write, from_json, parse_json, read_bytes, verified_checksum
-from hpcdl.trace.older_names import spelled_now
+from hpcdl.trace.files import (
+    MAX_DATA,
+    atomic_write,
+    from_json,
+    parse_json,
+    read_bytes,
+    spelled_now,
+    verified_checksum,
+)
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
-from hpcdl.trace.records import SUFFIXES, read_records
 from hpcdl.trace.run import Run, check_environment
+from hpcdl.trace.schema import SUFFIXES, read_records
 
 VERSION: Final = 5
 """Of the file; a change of what :mod:`hpcdl.analysis.over_time.series` computes needs another."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
-from hpcdl.commands.parts.parser import Arguments, path, whole_number
+from hpcdl.commands.parts.options import Arguments, path, whole_number
 from hpcdl.exit_codes import UsageError
 
 if TYPE_CHECKING:

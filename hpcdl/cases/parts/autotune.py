@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation
-from hpcdl.cases.simulation.operations import operation
+from hpcdl.cases.parts.operations import operation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.network import Network
 from hpcdl.training.parts.bucketing import bucket_bytes
