@@ -155,6 +155,15 @@ def test_strategies_with_rates_of_their_own_are_compared_if_each_has_one(hand):
     assert pair.word == "better" and pair.first.name == "asynchronous"
 
 
+def test_strategies_are_named_as_elsewhere(hand):
+    hand.launches = 2
+    kinds = {"synchronous(bucket_bytes=0)": {}, "zero(stage=1)": {"system": "ZeRO-1"}}
+    for training, fields in kinds.items():
+        hand.train([steps(20)] * 2, training=training, **fields)
+    run = hand.read(suite_text=suite_text('{training = ["synchronous", "zero"]}'))
+    assert answer(run).headline.startswith("Synchronous training takes 1.00 times as long as ZeRO-1 for a step")
+
+
 REPLAYED = """
 [[case]]
 kind = "replay"
@@ -188,6 +197,7 @@ SLOW = "{rank = 1, factor = 5.0}"
         ("{measure = 'step'}", "must have one key of the cases"),
         (f'{{straggler = ["", {SLOW}]}}', "no case has ''"),
         (f'{{straggler = ["nun", {SLOW}]}}', "no case has 'nun'; did you mean 'none'?"),
+        ('{kind = ["collective", "replay"]}', "unknown 'kind'"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_with_the_nearest_name(compare, line):
@@ -200,3 +210,22 @@ def test_what_cannot_be_compared_is_refused_with_the_nearest_name(compare, line)
 def test_none_is_the_side_of_the_cases_without_the_key():
     chosen = suite.parse(suite_text(f'{{straggler = ["none", {SLOW}]}}') + CASES, "my.toml")
     check_answer(chosen, "my.toml")
+
+
+def test_sides_that_nothing_pairs_are_refused_before_the_run():
+    """The ring sums four bytes, and the tree eight."""
+    cases = "".join(
+        f'[[case]]\nkind = "collective"\naggregation = "{name}"\nmessage_bytes = {size}\nranks = 2\n'
+        for name, size in (("ring", 4), ("tree", 8))
+    )
+    chosen = suite.parse(suite_text(SIDES) + cases, "my.toml")
+    with pytest.raises(UsageError, match="no cases with aggregation ring and tree are equal but for this key"):
+        check_answer(chosen, "my.toml")
+
+
+def test_a_page_says_why_nothing_is_compared(hand):
+    for scheme in ("ring", "tree"):
+        hand.train([steps(20)] * 2, aggregation=scheme, **({"bits_per_entry": 2.0} if scheme == "ring" else {}))
+    compare = SIDES.replace("}", ', measure = "bits_per_entry"}')
+    line = "Nothing is compared: no case with aggregation tree has a measured bits_per_entry."
+    assert answer(hand.read(suite_text=suite_text(compare))).headline == line

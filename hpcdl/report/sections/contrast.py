@@ -18,13 +18,13 @@ from hpcdl.cases.keys.key import keys, plain
 from hpcdl.cases.keys.suite_tables import role_of
 from hpcdl.exit_codes import UsageError
 from hpcdl.registry import label, nearest, parts
-from hpcdl.report.formats.cells import FORMATS, bounded, plural, volume
+from hpcdl.report.formats.cells import FORMATS, bounded, plural, sentence, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import ABSENT
-from hpcdl.report.run.literature import capital, link_title, slowed, title_of
+from hpcdl.report.run.literature import capital, in_words, link_title, slowed, title_of
 from hpcdl.report.run.method_names import Names
 from hpcdl.report.run.views import DOUBTS, TIMES, Pair, Side, configurations, judged, value_of, without
 from hpcdl.suite import Suite, head
@@ -95,6 +95,14 @@ def check(suite: Suite, source: object) -> None:
     for value in compare.values:
         if value not in labels:
             raise UsageError(f"{where}: {compare.key}: no case has {value!r}{nearest(value, labels)}")
+    planned = [Record.of(case.fields()) for case in cases]
+    if not configurations(planned, compare.key, compare.value):
+        raise UsageError(f"{where}: {_alone(compare)}")
+
+
+def _alone(compare: Compare) -> str:
+    sides = " and ".join(compare.values[:2])
+    return f"nothing to compare: no cases with {compare.key} {sides} are equal but for this key"
 
 
 def stated(findings: Findings) -> Compare | None:
@@ -171,8 +179,10 @@ def _where(findings: Findings, key: str, pair: Pair, method: str) -> str:
     return f"for {article} {operation}{ranks}" + (f" ({named})" if named else "")
 
 
-def _named(key: str, side: Side) -> str:
+def _named(key: str, side: Side, pair: Pair) -> str:
     """Return a side in words, to begin a sentence."""
+    if key == "training":
+        return in_words(Names(pair.records)(side.record), side.record)
     if key == "ranks":
         return f"a job of {plural(int(side.name), 'rank')}"
     if key == "straggler":
@@ -192,7 +202,7 @@ def _slow(side: Side) -> str:
 
 def _sentence(key: str, pair: Pair) -> str:
     quantity, reason = pair.quantity(), pair.judged.reason
-    first, other = (_named(key, side) for side in (pair.first, pair.other))
+    first, other = (_named(key, side, pair) for side in (pair.first, pair.other))
     other += f", the next of {pair.rivals + 1}," if pair.rivals > 1 else ""
     noun = quantity.heading or quantity.name.removesuffix("_seconds").replace("_", " ")
     if is_difference(quantity):
@@ -212,9 +222,21 @@ def answer(findings: Findings) -> Answer | None:
     """Return the verdict on the first pair, and on the first one of each further configuration."""
     compare, shown = stated(findings), {pair.where: pair for pair in reversed(pairs(findings))}
     if compare is None or not shown:
-        return None
+        return Answer(sentence(_missing(findings, compare))) if compare and compare.values else None
     headline, *lines = [_sentence(compare.key, pair) for pair in reversed(shown.values())]
     return Answer(headline, lines, [record for pair in shown.values() for record in pair.records])
+
+
+def _missing(findings: Findings, compare: Compare) -> str:
+    """Return why nothing is compared."""
+    measured = {
+        compare.value(record) for record in findings.records if _quantity(compare, record).of(record) is not None
+    }
+    lacking = [value for value in compare.values if value not in measured]
+    if lacking and {*map(compare.value, findings.records)} >= {*lacking}:
+        side = f"no case with {compare.key} {lacking[0]}"
+        return f"nothing is compared: {side} has a measured {compare.measure or 'time'}"
+    return _alone(compare)
 
 
 def page(findings: Findings) -> Section:
