@@ -303,7 +303,7 @@ def claims_of(report: Report, found: Findings) -> list[str]:
 def on_clusters(report: Report) -> tuple[list[str], list[str]]:
     """Return the lines of a page about real clusters, and their rows of the README."""
     from hpcdl.report.formats.document import Document
-    from hpcdl.report.formats.markup import markdown as written
+    from hpcdl.report.formats.writers import markdown as written
 
     lines, rows = list[str](), list[str]()
     for file in sorted(CLUSTERS.glob(f"*/{report.name}.json.xz")):
@@ -368,7 +368,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     from hpcdl.report.formats.cells import markdown
     from hpcdl.report.formats.document import Document
     from hpcdl.report.formats.figure import standalone
-    from hpcdl.report.formats.markup import markdown as written
+    from hpcdl.report.formats.writers import markdown as written
 
     found, _, (head, main) = page_of(report, report.data, ROWS)
     text = written([Document(found.question, [head, replace(main, paragraphs=[])])])

@@ -27,8 +27,8 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.exit_codes import message
     from hpcdl.registry import nearest
     from hpcdl.report.claims import document
-    from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.formats.verdicts import exit_code
+    from hpcdl.report.formats.writers import coloured, plain
     from hpcdl.report.run.claims import ABSENT, BY_OTHERS, NO, OPEN, SOURCES, WORST_FIRST, sources
 
     check_page(options.output, ".html", ".md")

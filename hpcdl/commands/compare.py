@@ -32,8 +32,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.regressions import compare
     from hpcdl.commands.parts.options import read_accepted
     from hpcdl.report import comparison as pages
-    from hpcdl.report.formats.exports import json_text, junit
-    from hpcdl.report.formats.summary import coloured, columns, plain
+    from hpcdl.report.formats.writers import coloured, columns, json_text, junit, plain
 
     check_page(options.output, ".html", ".md")
     accepted = [] if options.accept is None else read_accepted(options.accept)

@@ -31,9 +31,8 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.analysis.over_time.verdict import SuiteVerdict
     from hpcdl.commands.parts.options import read_accepted
     from hpcdl.report import history, history_exports
-    from hpcdl.report.formats.exports import json_text, junit, openmetrics
-    from hpcdl.report.formats.summary import coloured, plain
     from hpcdl.report.formats.verdicts import Verdict, exit_code
+    from hpcdl.report.formats.writers import coloured, json_text, junit, openmetrics, plain
 
     check_page(options.output, ".html")
     now, shown = dt.datetime.now(dt.UTC), monotonic()

@@ -36,7 +36,7 @@ def execute(options: argparse.Namespace) -> int:
     from hpcdl.cases.keys.key import FAULTS
     from hpcdl.models.layers import REST, table_text
     from hpcdl.prediction.layer_tables import table_of
-    from hpcdl.report.formats import summary
+    from hpcdl.report.formats import writers
 
     try:
         layers = table_of(options.source, options.shape, options.batch)
@@ -44,7 +44,7 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.source}: {str(error).removeprefix(f'{options.source}: ')}") from None
     if options.file:
         write_output("-o", options.file, table_text(layers))
-    print(summary.plain([_page(options.source, layers)]))
+    print(writers.plain([_page(options.source, layers)]))
     for name in COUNTED:
         if not any(getattr(layer, name) for layer in layers):
             print(f"warning: the source states no {name}: fill in the column")

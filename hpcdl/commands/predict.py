@@ -40,7 +40,7 @@ def _deviation(text: str) -> float:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.prediction import network_file
     from hpcdl.prediction import predict as prediction
-    from hpcdl.report.formats.summary import coloured, plain
+    from hpcdl.report.formats.writers import coloured, plain
     from hpcdl.report.sections import predictions
     from hpcdl.trace.recorder import analysed
 

@@ -52,7 +52,7 @@ def _link(text: str) -> float:
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.commands.parts.options import name_broken, rendered
     from hpcdl.prediction.predict import network_named
-    from hpcdl.report.formats.summary import coloured
+    from hpcdl.report.formats.writers import coloured
     from hpcdl.report.run.findings import Reference
 
     output: Path | None = options.output

@@ -56,7 +56,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.analysis.run.pooling import ended_early, runs_in
     from hpcdl.commands.parts.options import name_broken, rendered
     from hpcdl.launch.mpirun import LAUNCH
-    from hpcdl.report.formats.summary import coloured
+    from hpcdl.report.formats.writers import coloured
     from hpcdl.report.render import formats, next_steps, renderings, save
 
     if inside:

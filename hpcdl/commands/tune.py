@@ -65,7 +65,7 @@ def arguments(parser: Arguments) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     from hpcdl.launch.library_algorithms import algorithms
-    from hpcdl.report.formats.exports import json_text
+    from hpcdl.report.formats.writers import json_text
 
     cases = _prepare(options)
     plan: Plan = {"": ({}, [case.name for case in cases])}

@@ -21,9 +21,9 @@ from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.launch.environment import differences
 from hpcdl.report.formats.cells import NONE, digits, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Intervals, Section, headed
-from hpcdl.report.formats.exports import TestCase, TestSuite
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
+from hpcdl.report.formats.writers import TestCase, TestSuite
 from hpcdl.report.run import link_counters
 from hpcdl.report.run.draining import OF_SLOW_HOSTS, SlowHost, sentences, slurm_commands
 from hpcdl.trace.files import JsonMapping

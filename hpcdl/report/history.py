@@ -17,7 +17,7 @@ from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
 from hpcdl.analysis.run.record import group_by_key
-from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.report.comparison import environment_changes
 from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, seconds, signed

@@ -11,7 +11,7 @@ from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
 from hpcdl.analysis.run.record import group_by_key
 from hpcdl.exit_codes import FAILED, OK
-from hpcdl.report.formats.exports import Gauge, TestCase, TestSuite
+from hpcdl.report.formats.writers import Gauge, TestCase, TestSuite
 from hpcdl.report.history import environment_of, group, link_counters, of_event, slow_hosts, verdicts, worst
 from hpcdl.report.run.draining import slurm_commands
 from hpcdl.report.run.link_counters import records

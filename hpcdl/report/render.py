@@ -17,7 +17,7 @@ from hpcdl.analysis.run.disturbance import UNKNOWN, facts, slurm_job
 from hpcdl.analysis.run.record import Record
 from hpcdl.prediction.network_file import described
 from hpcdl.report import contents
-from hpcdl.report.formats import exports, markup, summary
+from hpcdl.report.formats import writers
 from hpcdl.report.run.findings import NOTHING_STATED, Findings, Reference, findings
 from hpcdl.report.run.warnings import not_run, unfinished
 from hpcdl.trace.files import atomic_write
@@ -100,19 +100,19 @@ def renderings(runs: Sequence[Run], formats: Sequence[str], reference: Reference
 def _written(runs: Sequence[Findings], name: str) -> str:
     match name:
         case "csv":
-            return exports.csv_text(cases(runs))
+            return writers.csv_text(cases(runs))
         case "json":
-            return exports.json_text(_json(runs))
+            return writers.json_text(_json(runs))
         case "summary":
-            return summary.plain(map(contents.summary, runs))
+            return writers.plain(map(contents.summary, runs))
         case "tex":
-            return markup.latex(map(contents.document, runs))
+            return writers.latex(map(contents.document, runs))
         case "html":
             from hpcdl.report.formats import html  # late: jinja2 and matplotlib may be missing
 
             pages = [contents.document(run, charts=True) for run in runs]
             return html.written(pages, runs[0].broken)
-    return markup.markdown(map(contents.short, runs))
+    return writers.markdown(map(contents.short, runs))
 
 
 Row = dict[str, Any]
@@ -183,7 +183,7 @@ def _json(runs: Sequence[Findings]) -> Row:
 
 FIGURES: Final = ("svg", "pdf", "png")
 """Endings of a file with one figure."""
-TABLES: Final = {"md": markup.markdown_table, "tex": markup.latex_table, "csv": exports.table}
+TABLES: Final = {"md": writers.markdown_table, "tex": writers.latex_table, "csv": writers.table}
 """Writer of one table by the ending of its file; LaTeX can be input."""
 Titled = TypeVar("Titled")
 

@@ -268,7 +268,7 @@ class RunFolder:
         ``link_counters``: their growth in this job. ``unfinished`` is the reason why cases are left to run.
         """
         from hpcdl.report.formats.cells import plural
-        from hpcdl.report.formats.summary import coloured
+        from hpcdl.report.formats.writers import coloured
         from hpcdl.report.render import next_steps
 
         earlier = self._environment.get("link_counters", {})

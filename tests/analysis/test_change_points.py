@@ -5,7 +5,7 @@ import pytest
 from contract.nights import nights
 
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, WINDOW, Search, calibrate, change_points
-from hpcdl.analysis.statistics.robust import FREEDOM, usual_variance
+from hpcdl.analysis.statistics.estimates import FREEDOM, usual_variance
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcdl.analysis.run.launches import WINDOWS, launches, throughput_of
-from hpcdl.analysis.run.outcome import MAX_AGE, staleness
+from hpcdl.analysis.run.launches import MAX_AGE, WINDOWS, launches, staleness, throughput_of
 from hpcdl.analysis.run.scaling import records
 
 FREE = {"training": "asynchronous(collect=1)", "aggregation": "own", "common_clock": True, "images": 16}

@@ -10,7 +10,7 @@ import pytest
 from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.cli import main
 from hpcdl.commands.list import SUBJECTS
-from hpcdl.report.formats.summary import coloured
+from hpcdl.report.formats.writers import coloured
 from hpcdl.report.render import render
 
 

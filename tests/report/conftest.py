@@ -3,7 +3,7 @@ from conftest import Hand
 from report_runs import HOSTILE, all_figures
 
 from hpcdl.report.contents import document
-from hpcdl.report.formats.markup import markdown
+from hpcdl.report.formats.writers import markdown
 from hpcdl.report.run.findings import findings
 
 

@@ -9,7 +9,7 @@ from hpcdl.analysis.run.pooling import read_pooled
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.formats.document import Axis, Point
 from hpcdl.report.render import figures
-from hpcdl.report.run.curves import LOWEST, STEP, curves, over_cost
+from hpcdl.report.run.declaration import LOWEST, STEP, curves, over_cost
 from hpcdl.report.run.grouping import Row, Scale
 
 ROOT = Path(__file__).parents[2]

@@ -2,7 +2,7 @@
 
 import re
 
-from hpcdl.report.formats.markup import latex_text
+from hpcdl.report.formats.writers import latex_text
 from hpcdl.report.render import render
 
 

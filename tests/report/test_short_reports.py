@@ -8,8 +8,8 @@ import pytest
 from hpcdl import read
 from hpcdl.report.contents import short, summary
 from hpcdl.report.formats.document import Document, Section
-from hpcdl.report.formats.summary import plain
 from hpcdl.report.formats.tables import MAX_COLUMNS, Table
+from hpcdl.report.formats.writers import plain
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
 

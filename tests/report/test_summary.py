@@ -3,8 +3,8 @@
 import re
 
 from hpcdl.report.formats.document import Document, Section
-from hpcdl.report.formats.summary import coloured, plain
 from hpcdl.report.formats.tables import Table
+from hpcdl.report.formats.writers import coloured, plain
 
 NAMES = ("parameter_server", "hierarchical(inner=ring)", "sharded_parameter_server")
 HEADER = ("method", "ranks", *(f"measured time {n}" for n in range(6)), "near-linear")

@@ -13,7 +13,7 @@ import yaml
 from conftest import ended
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from hpcdl.report.formats.exports import openmetrics
+from hpcdl.report.formats.writers import openmetrics
 from hpcdl.report.history_exports import gauges
 
 ROOT = Path(__file__).parents[2]

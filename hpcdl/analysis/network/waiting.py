@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from hpcdl.analysis.run.launches import heights
 from hpcdl.analysis.run.record import Record
-from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import NATIVE, Run, matched

@@ -26,16 +26,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector, beyond
-from hpcdl.analysis.statistics.estimates import Interval, student_quantile
-from hpcdl.analysis.statistics.robust import (
+from hpcdl.analysis.statistics.estimates import (
     LEVEL,
     MIN_DEVIATION,
     SERIES,
     Counts,
+    Interval,
     finite,
     quantiles,
     splits,
     spread,
+    student_quantile,
     usual,
     usual_variance,
     without_common_effects,

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from hpcdl.analysis.statistics.differences import Flags, Vector
-from hpcdl.analysis.statistics.robust import Counts
+from hpcdl.analysis.statistics.estimates import Counts
 
 WINDOW: Final = 60
 """Runs that are explained together, or tell what chance does; a host in none of them is slow no more."""

@@ -30,8 +30,7 @@ import numpy as np
 from hpcdl.analysis.network.links import Links, links
 from hpcdl.analysis.network.nodes import Nodes, nodes
 from hpcdl.analysis.run.disturbance import slurm_job
-from hpcdl.analysis.run.launches import Launch, launches
-from hpcdl.analysis.run.outcome import at_target
+from hpcdl.analysis.run.launches import Launch, at_target, launches
 from hpcdl.analysis.run.record import group_by_key
 from hpcdl.analysis.statistics.differences import Matrix
 from hpcdl.cases.keys.suite_tables import role_of

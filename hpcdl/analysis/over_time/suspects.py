@@ -21,7 +21,7 @@ from hpcdl.analysis.over_time.explanations import WINDOW, explanations
 from hpcdl.analysis.over_time.series import History, median_slowness
 from hpcdl.analysis.run.record import group_by_key
 from hpcdl.analysis.statistics.differences import Flags, Matrix, Vector
-from hpcdl.analysis.statistics.robust import quantiles
+from hpcdl.analysis.statistics.estimates import quantiles
 
 Kind = Literal["node", "host", "link", "hosts", "neighbours"]
 """A node computes slowly, a host has slow links. Neighbours are hosts whose names follow each other, of a switch

@@ -22,7 +22,7 @@ The one rule: a reservation travels with the number. ``Record.marks`` says simul
 disturbed, diverged, extrapolated or undetermined; sentences, claims, ``hpcdl bench`` and predictions read it
 there. Times are those of undisturbed launches; if all are disturbed, their times are shown with that mark.
 
-``record.py`` has columns, keys and marks; open it first, then ``launches.py``. ``outcome.py`` is about accuracy,
-memory and staleness, ``deciding.py`` about the time to a target, ``disturbance.py`` about ranks that share
+``record.py`` has columns, keys and marks; open it first, then ``launches.py``, which also has
+accuracy, memory and staleness. ``deciding.py`` is about the time to a target, ``disturbance.py`` about ranks that share
 cores and time that other processes took. ``pooling.py`` makes one run of several launches, before all this.
 """

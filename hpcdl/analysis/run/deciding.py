@@ -3,7 +3,7 @@
 A candidate is one method at one scale; seeds are its sample. A field has the candidates of one dataset under one
 set of conditions, a configuration those of a field with one model, scale and target. A seed reaches the target
 between two evaluations; one that misses it does so, if ever, after its own training: each method has its budget
-(:mod:`hpcdl.analysis.statistics.censored`). Shown times end at the shortest training of a method that missed the
+(:mod:`hpcdl.analysis.statistics.judging`). Shown times end at the shortest training of a method that missed the
 target with some seeds (Royston & Parmar, BMC Med. Res. Methodol. 13, 2013). A method with fewer than
 :data:`MIN_SEEDS` usable seeds leaves its configuration open. Times of two methods with the same seed hardly
 correlate, so that the test does not pair them.
@@ -18,13 +18,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.run.launches import Launch
-from hpcdl.analysis.run.outcome import at_target, before_target
+from hpcdl.analysis.run.launches import Launch, at_target, before_target
 from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
-from hpcdl.analysis.statistics.censored import Delay, Times
-from hpcdl.analysis.statistics.differences import ALPHA, adjusted
-from hpcdl.analysis.statistics.estimates import NOTHING, Interval, Vector, bounded_exp
-from hpcdl.analysis.statistics.judging import Side, judge
+from hpcdl.analysis.statistics.differences import ALPHA, Vector, adjusted
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval, bounded_exp
+from hpcdl.analysis.statistics.judging import Delay, Side, Times, judge
 
 MIN_EFFECT: Final = 1.05
 """Ratio of times below which two methods are tied."""

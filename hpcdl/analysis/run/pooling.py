@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record, group_by_key
-from hpcdl.analysis.statistics.estimates import Middle, Vector
+from hpcdl.analysis.statistics.differences import Vector
+from hpcdl.analysis.statistics.estimates import Middle
 from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.link_counters import recorded, total
 from hpcdl.trace.run import RecordedCase, Run

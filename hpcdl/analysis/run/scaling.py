@@ -31,14 +31,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from hpcdl.analysis.run.launches import Launch, undisturbed
-from hpcdl.analysis.run.outcome import median_of, outcome
+from hpcdl.analysis.run.launches import Launch, median_of, outcome, undisturbed
 from hpcdl.analysis.run.pooling import Point, points_of
 from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key
+from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.analysis.statistics.estimates import (
     NOTHING,
     Interval,
-    Vector,
     launches_interval,
     mean_interval,
     median_interval,

@@ -6,7 +6,7 @@ imported late: ranks do not need it.
 
 The one rule: what the data cannot say is NaN, never a guess. One launch has no interval over launches.
 
-``estimates.py`` has medians, means, ratios and differences with intervals; open it first. ``differences.py`` tests
-many measures at once, whose few launches lend each other their variance. ``robust.py`` has values of many series
-without outliers and common effects, ``censored.py`` compares times that may not have been reached.
+``judging.py`` has the one rule for two sides, and compares times that may not have been reached; open it first.
+``estimates.py`` has medians and means with intervals, and values of many series without outliers and common
+effects. ``differences.py`` tests many measures at once, whose few launches lend each other their variance.
 """

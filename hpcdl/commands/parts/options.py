@@ -326,7 +326,7 @@ def write_page(file: Path, pages: Sequence[Document]) -> None:
 
         text = html.written(pages)
     else:
-        from hpcdl.report.formats import markup
+        from hpcdl.report.formats import writers
 
-        text = markup.markdown(pages)
+        text = writers.markdown(pages)
     write_output("-o", file, text)

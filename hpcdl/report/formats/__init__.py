@@ -8,9 +8,9 @@ The one rule: a format knows documents, and no run. Runs, comparisons, histories
 (``report/contents.py``, ``report/comparison.py``, ...), so that all pages have one layout::
 
     verdicts -> headed() -> Document -> html.written       page.html and style.css in report/page
-                                     -> markup.markdown, markup.latex
-                                     -> summary.plain      columns as wide as the terminal
-    rows, test cases, gauges         -> exports
+                                     -> writers.markdown, writers.latex
+                                     -> writers.plain      columns as wide as the terminal
+    rows, test cases, gauges         -> writers.csv_text, junit, openmetrics
 
 Text of a trace may be hostile: each writer escapes what its format would obey, and control characters are shown as
 escapes (``cells.visible``). Open ``document.py`` first and ``tables.py``, then the format that you need.

@@ -13,8 +13,7 @@ from hpcdl.analysis.network.nodes import Nodes
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run import deciding, disturbance
 from hpcdl.analysis.run.deciding import Decision, Field
-from hpcdl.analysis.run.launches import Launch, launches
-from hpcdl.analysis.run.outcome import Staleness, staleness
+from hpcdl.analysis.run.launches import Launch, Staleness, launches, staleness
 from hpcdl.analysis.run.pooling import distinct
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records

@@ -10,7 +10,7 @@ from hpcdl.analysis.statistics.judging import Judged
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import bounded, percent, plural, rate, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point
-from hpcdl.report.run.curves import LOWEST, curves
+from hpcdl.report.run.declaration import LOWEST, curves
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import link_title, title_of
 from hpcdl.report.run.method_names import scheme_name

@@ -25,8 +25,7 @@ from hpcdl.nn.layers.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, plural, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.curves import LOWEST, curves
-from hpcdl.report.run.declaration import Answer
+from hpcdl.report.run.declaration import LOWEST, Answer, curves
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping, JsonObject
 

@@ -16,9 +16,7 @@ from hpcdl.analysis.statistics.judging import judge
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.columns import METHOD, RANKS
-from hpcdl.report.run.curves import STEP, hundredths, over_cost
-from hpcdl.report.run.declaration import Answer, Declaration, one_table
+from hpcdl.report.run.declaration import METHOD, RANKS, STEP, Answer, Declaration, hundredths, one_table, over_cost
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, changes_of_accuracy, in_points, rows
 from hpcdl.report.run.literature import MAX_LOSS, capital, in_words, points_in_words, title_of, where

@@ -13,9 +13,7 @@ from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.report.formats.cells import NONE, bounded, digits, interval, percent, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column
-from hpcdl.report.run.columns import METHOD, median
-from hpcdl.report.run.curves import LOWEST, curves
-from hpcdl.report.run.declaration import Answer, Declaration, one_table
+from hpcdl.report.run.declaration import LOWEST, METHOD, Answer, Declaration, curves, median, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, Scale, changes_of_accuracy
 from hpcdl.report.run.literature import capital, in_words, points_in_words, where

@@ -17,19 +17,24 @@ from hpcdl.registry import parts
 from hpcdl.report.formats.cells import CHANCE, NONE, digits, percent, rate, seconds, sentence, spread
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column
-from hpcdl.report.run.columns import METHOD, RANKS, median
-from hpcdl.report.run.curves import (
+from hpcdl.report.run.declaration import (
     ACCURACY,
     ACCURACY_NOTE,
     BYTES,
+    EVIDENCE,
+    METHOD,
+    RANKS,
     STEP,
+    Answer,
     Cost,
+    Declaration,
     accuracy_at,
     curves,
     hundredths,
+    median,
     over_cost,
+    per_setting,
 )
-from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, changes_of_accuracy, in_points, rows
 from hpcdl.report.run.literature import COMMA, MAX_LOSS, in_words, link_title, points_in_words, title_of, where

@@ -12,8 +12,7 @@ from hpcdl.report.formats.cells import NONE, bounded, percent, plural, rate, sec
 from hpcdl.report.formats.document import Axis, HeatMap, Section
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import link_counters
-from hpcdl.report.run.columns import bounds, value
-from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration
+from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, bounds, value
 from hpcdl.report.run.draining import SlowHost, sentences
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name

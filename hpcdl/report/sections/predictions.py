@@ -16,8 +16,7 @@ from hpcdl.report.formats.cells import NONE, digits, percent, plural, rate, seco
 from hpcdl.report.formats.document import Document, Section, headed
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import predicted_answers, published_results
-from hpcdl.report.run.columns import value
-from hpcdl.report.run.declaration import Answer, Declaration
+from hpcdl.report.run.declaration import Answer, Declaration, value
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.literature import title_of
 from hpcdl.report.run.method_names import Names, scheme_name

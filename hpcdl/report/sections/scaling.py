@@ -25,9 +25,7 @@ from hpcdl.report.formats.cells import (
 )
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Table, table
-from hpcdl.report.run.columns import RANKS, median, stated
-from hpcdl.report.run.curves import LOWEST, curves
-from hpcdl.report.run.declaration import Answer, Declaration, one_table
+from hpcdl.report.run.declaration import LOWEST, RANKS, Answer, Declaration, curves, median, one_table, stated
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, Settings, rows
 from hpcdl.report.run.literature import in_words, legend, network_name

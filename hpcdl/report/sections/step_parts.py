@@ -10,8 +10,7 @@ from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, percent, seconds, spread
 from hpcdl.report.formats.document import Axis, Bars, Section
 from hpcdl.report.formats.tables import Column, Table
-from hpcdl.report.run.columns import METHOD, RANKS, median, stated
-from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, per_setting
+from hpcdl.report.run.declaration import EVIDENCE, METHOD, RANKS, Answer, Declaration, median, per_setting, stated
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, largest_first, rows
 from hpcdl.training.parts.sections import bubble_share

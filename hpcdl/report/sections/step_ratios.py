@@ -15,8 +15,7 @@ from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, interval, longer, plural, rate, seconds, sentence, volume
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
-from hpcdl.report.run.columns import METHOD, RANKS, median
-from hpcdl.report.run.declaration import Answer, Declaration, one_table, per_setting
+from hpcdl.report.run.declaration import METHOD, RANKS, Answer, Declaration, median, one_table, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
 from hpcdl.report.run.literature import in_words, network_name, title_of

@@ -8,7 +8,7 @@ from hpcdl.analysis.network.nodes import slow_hosts
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.record import Record, group_by_key
-from hpcdl.analysis.statistics.estimates import Vector
+from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.report.formats.cells import NONE, digits, interval, percent, plural, seconds, sentence, whole
 from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
