@@ -14,8 +14,7 @@ from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, UsageError
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm, library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
-from hpcdl.launch import health
-from hpcdl.launch.disturbance import Usage, columns
+from hpcdl.launch.counters import Usage, columns, health_of_case
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 from hpcdl.launch.process import HEARTBEAT, RELAUNCH, advice, status_folder
 from hpcdl.nn.threads import threads
@@ -81,7 +80,13 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
 
 def _cases_to_run(suite: Suite, run_folder: RunFolder, hosts: Sequence[tuple[str, str]]) -> list[int]:
     """Return the numbers of the cases to run, in this order; record why others cannot run here."""
-    misplaced = _misplaced(suite, run_folder.todo, hosts)
+    misplaced = [
+        number
+        for number in run_folder.todo
+        if (choice := suite.cases[number].setting("aggregation")) is not None
+        and traits_of(choice).one_host
+        and len(set(hosts[: suite.cases[number].processes])) > 1
+    ]
     run_folder.refuse(misplaced, "its aggregation needs all ranks on one host, and they are on several")
     todo = [number for number in run_folder.todo if number not in misplaced]
     may_fail = [number for number in todo if suite.cases[number].failure]
@@ -96,17 +101,6 @@ def _finish(job: Job, run_folder: RunFolder | None, unfinished: str | None = Non
     """See :meth:`RunFolder.finish`, on rank 0. Collective."""
     counters = job.link_counters()
     return run_folder.finish(counters, unfinished) if run_folder else False
-
-
-def _misplaced(suite: Suite, numbers: Sequence[int], hosts: Sequence[tuple[str, str]]) -> list[int]:
-    """Return the numbers of cases whose aggregation needs ranks of one host, and whose ranks are on several."""
-    return [
-        number
-        for number in numbers
-        if (choice := suite.cases[number].setting("aggregation")) is not None
-        and traits_of(choice).one_host
-        and len(set(hosts[: suite.cases[number].processes])) > 1
-    ]
 
 
 def _run_case(
@@ -140,7 +134,7 @@ def _run_case(
     traces = {rank: of_rank for rank, of_rank, _ in gathered}
     absent = [rank for rank in range(case.processes) if rank not in traces]
     nodes = {job.host_names[rank]: usage for rank, _, usage in gathered if usage.health}
-    result |= health.of_case(
+    result |= health_of_case(
         {host: usage.health for host, usage in nodes.items() if usage.health},
         {host: usage.place.machine for host, usage in nodes.items()},
     )

@@ -19,7 +19,7 @@ from hpcdl.fabric.mpi import clock as mpi_clock
 from hpcdl.fabric.mpi import messages
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.vectors import SHORT_BYTES
-from hpcdl.launch.health import Health
+from hpcdl.launch.counters import Health
 from hpcdl.run.case_loop import _run_case
 from hpcdl.run.job import Job
 
