@@ -80,13 +80,7 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
 
 def _cases_to_run(suite: Suite, run_folder: RunFolder, hosts: Sequence[tuple[str, str]]) -> list[int]:
     """Return the numbers of the cases to run, in this order; record why others cannot run here."""
-    misplaced = [
-        number
-        for number in run_folder.todo
-        if (choice := suite.cases[number].setting("aggregation")) is not None
-        and traits_of(choice).one_host
-        and len(set(hosts[: suite.cases[number].processes])) > 1
-    ]
+    misplaced = _misplaced(suite, run_folder.todo, hosts)
     run_folder.refuse(misplaced, "its aggregation needs all ranks on one host, and they are on several")
     todo = [number for number in run_folder.todo if number not in misplaced]
     may_fail = [number for number in todo if suite.cases[number].failure]
@@ -101,6 +95,17 @@ def _finish(job: Job, run_folder: RunFolder | None, unfinished: str | None = Non
     """See :meth:`RunFolder.finish`, on rank 0. Collective."""
     counters = job.link_counters()
     return run_folder.finish(counters, unfinished) if run_folder else False
+
+
+def _misplaced(suite: Suite, numbers: Sequence[int], hosts: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the numbers of cases whose aggregation needs ranks of one host, and whose ranks are on several."""
+    return [
+        number
+        for number in numbers
+        if (choice := suite.cases[number].setting("aggregation")) is not None
+        and traits_of(choice).one_host
+        and len(set(hosts[: suite.cases[number].processes])) > 1
+    ]
 
 
 def _run_case(

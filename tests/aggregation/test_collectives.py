@@ -10,7 +10,7 @@ from contract.operands import as_wanted, awkward_lengths, operands
 from hypothesis import strategies as st
 
 from hpcdl.aggregation.parts.collectives import offered
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 
 
 def lengths(collective, ranks):

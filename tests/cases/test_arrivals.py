@@ -7,7 +7,7 @@ from hpcdl.cases.measuring.timed_collectives import from_arrivals
 from hpcdl.cases.simulation.step_simulation import Conditions, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Straggler
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 
 SCHEMES = (
     *("ring", "tree", "binomial", "butterfly", "direct"),

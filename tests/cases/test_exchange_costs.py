@@ -15,7 +15,7 @@ from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.network import Link, Network
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.models.caffe import lenet5
 from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import Compressed

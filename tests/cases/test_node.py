@@ -13,8 +13,8 @@ from hpcdl.cases import node
 from hpcdl.cases.measuring import confirmation
 from hpcdl.cases.measuring.confirmation import PAUSE_SECONDS, confirmed
 from hpcdl.cases.node import NodeSpec
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.fabric.virtual.comm import VirtualComm
-from hpcdl.fabric.virtual.inprocess import in_process
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from contract.compression import COMPRESSORS, SCHEMES, fits, planned
 from contract.tiny import replicas, tiny_session
 
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.compressed.compressed import ResidualNorms

@@ -13,9 +13,8 @@ from mpi4py import MPI
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.comm import INPUT
-from hpcdl.fabric.faults import Delays, Slowed, Straggler
-from hpcdl.fabric.modelled_compute import Clock
-from hpcdl.fabric.mpi import clock as mpi_clock
+from hpcdl.fabric.faults import Clock, Delays, Slowed, Straggler
+from hpcdl.fabric.mpi import comm as mpi_comm
 from hpcdl.fabric.mpi import messages
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.vectors import SHORT_BYTES
@@ -94,8 +93,8 @@ def test_ranks_under_one_kernel_have_one_clock(mpi):
 
 def test_clock_offsets_are_within_the_stated_error(mpi, monkeypatch):
     """Offsets are measured by messages, as between hosts; the shared clock of one host gives the error."""
-    monkeypatch.setattr(mpi_clock, "_clock_name", lambda: str(mpi.comm.rank))
-    offset, error = mpi_clock.compared(mpi.comm.library)
+    monkeypatch.setattr(mpi_comm, "_clock_name", lambda: str(mpi.comm.rank))
+    offset, error = mpi_comm.compared(mpi.comm.library)
     assert abs(offset) <= error
     assert (error == 0) == (mpi.comm.rank == 0)
 

@@ -7,7 +7,7 @@ from contract.asynchronous import Run as Training
 from contract.asynchronous import common
 from contract.compression import COMPRESSORS, planned
 
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 
 RATE = 0.25
 MESSAGES = [name for name in COMPRESSORS if name != "power_sgd"]

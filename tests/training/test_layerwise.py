@@ -11,7 +11,7 @@ from contract.training import difference, session
 from hpcdl import registry
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.layerwise import layerwise

@@ -11,7 +11,7 @@ from contract.training import digits, normalised, session
 
 from hpcdl import registry
 from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.kernels.numpy.activation_pool import _POOL
 from hpcdl.trace.recorder import Evaluation, Recorder, Step
 from hpcdl.training.parts.compressed.plan import MessageCodec

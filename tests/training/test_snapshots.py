@@ -8,7 +8,7 @@ from contract import quadratic, training
 from contract.asynchronous import loss_of
 
 from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd

@@ -21,8 +21,7 @@ from contract.training import (
 
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.bucketing import MIN_FITTED, bucket_bytes, buckets

@@ -16,7 +16,7 @@ from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.compression.parts.protocol import Layout, Tensor
 from hpcdl.fabric.comm import Array, Comm, Wrapper
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.compressed.plan import Plan

@@ -22,8 +22,8 @@ from hpcdl.cases.simulation.sizes import sizes
 from hpcdl.fabric.comm import INPUT, Comm, Counters
 from hpcdl.fabric.faults import Delays, RankFailed, Straggler
 from hpcdl.fabric.network import Network
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.fabric.virtual.shifts import Shifts
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.fabric.virtual.world import World
 from hpcdl.trace.recorder import Recorder, Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
@@ -94,7 +94,7 @@ class ComputeTimeModel:
 
     def seconds(self, rank: int, label: str) -> float:
         """Return the seconds that ``rank`` now takes for work called ``label``; see
-        :func:`hpcdl.fabric.virtual.simulated.simulated`.
+        :func:`hpcdl.fabric.virtual.clocks.simulated`.
         """
         if label == INPUT and self._deviation:
             self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)

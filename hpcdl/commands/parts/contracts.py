@@ -20,8 +20,7 @@ from hpcdl.fabric.comm import Array, Comm, Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.task import Program
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.launch.preflight import Finding
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
