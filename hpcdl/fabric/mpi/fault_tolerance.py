@@ -94,7 +94,7 @@ class FaultTolerant(Wrapper[MpiComm]):
         return self._wrap(self._comm.shrink())
 
     async def _unless_lost(self, operation: Program[T], *peers: int) -> T:
-        """Return the result of an operation with ``peers``, ANY allowed. Raises PeerLost if it needs a failed rank."""
+        """Return the result of an operation with ``peers``, ANY allowed. PeerLost: it needs a failed rank."""
         try:
             return await operation
         except MPI.Exception as error:
