@@ -66,7 +66,7 @@ DEFECTS = [
     Defect("fabric/virtual/flows.py", "self._occupied[source] = self._occupied[dest] = now", "self._occupied[source] = now", "fabric"),
     Defect("fabric/virtual/groups.py", "key=lambda post: post.number", "key=lambda post: -post.number", "fabric"),
     Defect("fabric/virtual/shifts.py", "images.setdefault(part, parts[moved(rank, stride)]) is parts[moved(rank, stride)]", "True", "fabric cases"),
-    Defect("fabric/virtual/simulated.py", "moment = max(now, sending[0], receiving[0])", "moment = max(now, sending[0])", "fabric aggregation"),
+    Defect("fabric/virtual/clocks.py", "moment = max(now, sending[0], receiving[0])", "moment = max(now, sending[0])", "fabric aggregation"),
     Defect("launch/batch_script.py", "WARNING_SECONDS: Final = 120", "WARNING_SECONDS: Final = 0", "commands launch slurm"),
     Defect("launch/machine.py", "if needed * ranks <= available:", "if needed <= available:", "launch suite run"),
     Defect("models/caffe.py", '"conv2", 50, 5', '"conv2", 50, 3', "models"),

@@ -2,8 +2,7 @@ from typing import Final
 
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import partition
-from hpcdl.fabric.window import Window
+from hpcdl.fabric.vectors import Window, partition
 
 TRAITS: Final = Aggregation(memory="host", one_host=True)
 

@@ -28,8 +28,7 @@ from hpcdl.cases.parts.measuring import alike
 from hpcdl.cases.parts.operations import Zeros, phantoms, sizes
 from hpcdl.cases.parts.step_simulation import Conditions, costs_of, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT, Array, Comm
-from hpcdl.fabric.faults import EVERY, Delays, Slowed, Straggler
-from hpcdl.fabric.modelled_compute import REAL, ModelledCompute, accurate_sleep, oversleep
+from hpcdl.fabric.faults import EVERY, REAL, Delays, ModelledCompute, Slowed, Straggler, accurate_sleep, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import Parts
 from hpcdl.nn.layers.volumes import FLOAT_BYTES, volumes

@@ -25,8 +25,7 @@ from hpcdl.cases.parts.autotune import fitted_bucket_bytes, multiply, one_host, 
 from hpcdl.cases.parts.step_simulation import simulate
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.comm import Comm, Counters
-from hpcdl.fabric.faults import Delays, Slowed
-from hpcdl.fabric.modelled_compute import accurate_sleep
+from hpcdl.fabric.faults import Delays, Slowed, accurate_sleep
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import Recorder, Scalar

@@ -174,7 +174,7 @@ class Comm(Protocol):
 
     @property
     def memory(self) -> Memory:
-        """Vectors that all ranks of this host can read; :class:`hpcdl.fabric.window.Window` exchanges them."""
+        """Vectors that all ranks of this host can read; :class:`hpcdl.fabric.vectors.Window` exchanges them."""
 
     def borrow_shared(self, like: Array) -> AbstractContextManager[Array]:
         """Borrow an uninitialised vector of the size and type of ``like`` in shared memory from a pool."""

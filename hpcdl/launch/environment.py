@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from hpcdl.launch import machine, placement
+from hpcdl.launch import machine
 from hpcdl.launch.machine import ROOT, UNKNOWN
 from hpcdl.launch.mpirun import typed_command
 from hpcdl.launch.testbed import emulated
@@ -71,7 +71,7 @@ def describe_job(mpi_facts: JsonMapping, root: Path = ROOT) -> JsonObject:
         "network": machine.network(root),
         "infiniband": machine.infiniband(root),
         "gpu": machine.gpu(root),
-        "locality": placement.locality(root),
+        "locality": machine.locality(root),
         "software": _software(),
         "git": _git(Path(__file__).parent),
         "timer": {"implementation": time.get_clock_info("perf_counter").implementation},

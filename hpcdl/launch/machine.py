@@ -11,7 +11,7 @@ import socket
 import struct
 import subprocess
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -166,6 +166,41 @@ def gpu(root: Path = ROOT) -> JsonObject | str:
         "driver": driver[1] if driver else UNKNOWN,
         "devices": [{"name": model or UNKNOWN} for model in models],
     }
+
+
+def locality(root: Path = ROOT, chosen: str = os.environ.get("UCX_NET_DEVICES", "")) -> JsonObject:
+    """Return the cores by NUMA domain, by NIC that is up and by GPU of a node: lists as in sysfs, such as "0-7".
+
+    The kernel states the cores near a PCI device; all cores mean that it does not know them, as on most virtual
+    machines, whose devices have the domain -1. Unknown is neither near nor far. NICs are the active devices of
+    InfiniBand and RoCE, else the interfaces that are up; ``chosen`` may name some. Left out are domains of memory
+    alone, and devices of unknown place.
+    """
+    nodes = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda node: int(node.name[4:]))
+    domains = {node.name[4:]: cores for node in nodes if (cores := text(node / "cpulist"))}
+
+    whole = core_numbers(",".join(domains.values()))
+
+    def placed(devices: Mapping[str, Path]) -> dict[str, str]:
+        cores = {name: text(device / "local_cpulist") for name, device in devices.items()}
+        return {name: near for name, near in cores.items() if set() < core_numbers(near) < whole}
+
+    classes, pci = root / "sys/class", root / "sys/bus/pci/devices"
+    ports, cards = entries(infiniband(root)), entries(network(root))
+    active = [name.partition("/")[0] for name, port in ports.items() if "ACTIVE" in port["state"]]
+    up = [name for name, card in cards.items() if card["state"] == "up"]
+    nics = {name: classes / "infiniband" / name / "device" for name in active}
+    gpus = {bus.name: pci / bus.name for bus in sorted((root / "proc/driver/nvidia/gpus").glob("*:*"))}
+    nics = nics or {name: classes / "net" / name / "device" for name in up}
+    names = {name.partition(":")[0] for name in chosen.split(",")} & nics.keys()
+    used = {name: nics[name] for name in nics if name in names or not names}
+    return {"domains": domains, "NIC": placed(used), "GPU": placed(gpus)}
+
+
+def core_numbers(listed: str) -> set[int]:
+    """Return the cores of a list such as "0-7,16"."""
+    ranges = [re.fullmatch(r"(\d+)(?:-(\d+))?", part) for part in listed.split(",")]
+    return {core for ends in ranges if ends for core in range(int(ends[1]), int(ends[2] or ends[1]) + 1)}
 
 
 def driver_statistics(interface: str) -> dict[str, int]:

@@ -94,11 +94,12 @@ def probe(library: Library, local: Callable[[], Any]) -> Probe | None:
     from mpi4py import MPI
 
     from hpcdl.fabric.mpi.backoff import here
-    from hpcdl.fabric.mpi.clock import compared  # comm.py needs MPI, which starts below
     from hpcdl.launch.environment import describe_rank
 
     with _captured() as printed:
         start()
+        from hpcdl.fabric.mpi.comm import compared  # which needs MPI
+
         world, sent = MPI.COMM_WORLD, np.zeros(MESSAGE, np.uint8)
         for distance in (1, -1):
             source, target = (world.rank - distance) % world.size, (world.rank + distance) % world.size

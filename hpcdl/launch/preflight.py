@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from hpcdl.launch import machine, placement
-from hpcdl.launch.disturbance import UNKNOWN, Counters
+from hpcdl.launch import machine
+from hpcdl.launch.counters import UNKNOWN, Counters
 from hpcdl.launch.mpi_probe import VARIABLES, Probe, Transports, is_tcp, probe
 from hpcdl.launch.mpirun import NoLauncher, launch_environment, mpirun, python_command
 from hpcdl.launch.process import abort_on_error, batch_advice, check_launcher, check_size, load
@@ -243,18 +243,55 @@ def oversubscription(probe: Probe) -> Finding:
     return judged("ranks and cores", detail, advice)
 
 
+FLAGS: Final = {
+    "OMPI_COMM_WORLD_SIZE": "mpirun --map-by ppr:N:numa --bind-to numa, with N ranks a domain",
+    "MPI_LOCALNRANKS": "mpiexec -bind-to numa -map-by numa",
+    "PALS_NRANKS": "mpiexec --cpu-bind numa",
+    "SLURM_STEP_ID": "srun --cpu-bind=ldoms, with GPUs also --gpu-bind=closest",
+}
+"""Options that place ranks, by a variable of their launcher; the innermost launcher comes first."""
+
+
 def placed(probe: Probe, localities: Mapping[str, JsonObject], variables: Mapping[str, str]) -> Finding:
     """Return if ranks run near their memory, NICs and GPUs, by the locality of each host."""
     subject, lines = "placement", list[str]()
     for host, locality in localities.items():
         cores = {rank: probe.cores[rank] for rank, of_rank in enumerate(probe.hosts) if of_rank == host}
-        lines += [f"{line} ({host})" for line in placement.misplaced(locality, cores)]
+        lines += [f"{line} ({host})" for line in misplaced(locality, cores)]
     if not all(locality["domains"] for locality in localities.values()):
         return Finding("unknown", subject, "the kernel names no NUMA domains")
     if not lines or emulated(variables):
         return judged(subject, "no rank is far from its memory, NIC or GPU, as far as their places are known")
     more = f"; {len(lines) - 1} more" if lines[1:] else ""
-    return judged(subject, f"{lines[0]}{more}", placement.remedy(variables, lines))
+    return judged(subject, f"{lines[0]}{more}", remedy(variables, lines))
+
+
+def misplaced(locality: JsonObject, cores: Mapping[int, Collection[int]]) -> list[str]:
+    """Return a line per rank of a host that is not bound to one domain, or is far from all NICs or all GPUs.
+
+    ``cores`` that each rank may use, by rank. A rank is far only if near cores are free.
+    """
+    domains = {name: machine.core_numbers(listed) for name, listed in locality["domains"].items()}
+    taken = set[int]().union(*cores.values())
+    lines = []
+    for rank, of_rank in cores.items():
+        touched = [name for name, of_domain in domains.items() if of_domain & {*of_rank}]
+        if len(touched) > 1 and len(cores) > 1:
+            lines.append(f"rank {rank} is not bound: its cores are of NUMA domains {', '.join(touched)}")
+        for kind in ("NIC", "GPU"):
+            near = set[int]().union(*map(machine.core_numbers, locality[kind].values()))
+            busy = len(near & taken)  # of two hardware threads of a core, only one need be taken
+            if near and not near & {*of_rank} and (not busy or 2 * (busy + len(of_rank)) <= len(near)):
+                others = ", ".join(locality[kind])
+                lines.append(f"rank {rank}'s {kind} ({others}) is on another NUMA domain than its cores")
+    return lines
+
+
+def remedy(variables: Mapping[str, str], lines: Sequence[str]) -> str:
+    """Return the option of the launcher in use that mends the placement."""
+    flags = next((flags for name, flags in FLAGS.items() if name in variables), "bind each rank to a NUMA domain")
+    chosen = "UCX_NET_DEVICES" in variables and any("'s NIC" in line for line in lines)
+    return "unset UCX_NET_DEVICES, or name a near NIC; or " * chosen + flags
 
 
 SHOWN: Final = 3
@@ -307,7 +344,7 @@ def preflight_of_job() -> list[Finding]:
     library = load()
     check_launcher(os.environ, library)
     with abort_on_error():
-        probed = probe(library, lambda: (list(host_checks()), placement.locality()))
+        probed = probe(library, lambda: (list(host_checks()), machine.locality()))
     if probed is None:
         return []
     check_size(len(probed.hosts), os.environ, library)

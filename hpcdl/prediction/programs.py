@@ -18,7 +18,7 @@ from hpcdl.fabric.network import Network
 from hpcdl.fabric.pairs import rounds
 from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.prediction.network_file import NetworkEstimate, bounds
 
 

@@ -14,8 +14,7 @@ from hpcdl.cases.keys.scheme import traits_of
 from hpcdl.exit_codes import FAILED, INTERRUPTED, OK, UsageError
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm, library_version
 from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
-from hpcdl.launch import health
-from hpcdl.launch.disturbance import Usage, columns
+from hpcdl.launch.counters import Usage, columns, health_of_case
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 from hpcdl.launch.process import HEARTBEAT, RELAUNCH, advice, status_folder
 from hpcdl.nn.threads import threads
@@ -140,7 +139,7 @@ def _run_case(
     traces = {rank: of_rank for rank, of_rank, _ in gathered}
     absent = [rank for rank in range(case.processes) if rank not in traces]
     nodes = {job.host_names[rank]: usage for rank, _, usage in gathered if usage.health}
-    result |= health.of_case(
+    result |= health_of_case(
         {host: usage.health for host, usage in nodes.items() if usage.health},
         {host: usage.place.machine for host, usage in nodes.items()},
     )

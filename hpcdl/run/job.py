@@ -12,9 +12,8 @@ from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.mpi.backoff import sleep_until
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.mpi.fault_tolerance import regroup
-from hpcdl.launch.disturbance import Counters
+from hpcdl.launch.counters import Counters, Sensors
 from hpcdl.launch.environment import describe_rank
-from hpcdl.launch.health import Sensors
 from hpcdl.launch.machine import link_counters
 from hpcdl.launch.process import stop_requested
 from hpcdl.nn.backend import backend

@@ -16,8 +16,14 @@ from typing import Final
 
 from hpcdl.exit_codes import FAILED
 from hpcdl.launch import process
-from hpcdl.launch.mpirun import COMMAND, TERMINAL, RankProcesses, launch_environment, python_command
-from hpcdl.launch.segments import removed_at_end
+from hpcdl.launch.mpirun import (
+    COMMAND,
+    TERMINAL,
+    RankProcesses,
+    launch_environment,
+    python_command,
+    segments_removed_at_end,
+)
 from hpcdl.run import failed_cases
 from hpcdl.suite import Suite
 
@@ -124,7 +130,7 @@ def run_job(
     alive.touch()
     variables = {process.STATUS: str(status), TERMINAL: "1" if on_terminal else "", COMMAND: shlex.join(typed)}
     variables["COLUMNS"] = str(shutil.get_terminal_size().columns)  # ranks may have another terminal, or none
-    with removed_at_end(status), RankProcesses(status.parent, ranks) as processes:
+    with segments_removed_at_end(status), RankProcesses(status.parent, ranks) as processes:
         with subprocess.Popen(
             python_command(ranks, ["-m", "hpcdl", *arguments], fault_tolerant=fault_tolerant),
             env=launch_environment() | variables,

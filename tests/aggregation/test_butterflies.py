@@ -11,8 +11,7 @@ from contract.virtual_time import NETWORK
 
 from hpcdl.aggregation.parts.patterns import swings
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 
 RHOS = [1, -1, 3, -5, 11, -21]
 """Distances of libbine's ``pi``."""

@@ -22,7 +22,7 @@ from hpcdl import registry
 from hpcdl.aggregation.parts.traits import Aggregation, offered
 from hpcdl.commands.parts import contracts
 from hpcdl.commands.parts.contracts import check_scheme
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 
 
 def aggregate(name, rows, seed, /, **settings):

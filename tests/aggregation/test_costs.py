@@ -16,8 +16,7 @@ from hpcdl.aggregation.parts.traits import offered
 from hpcdl.aggregation.tree import tree
 from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 
 SEVERAL_RANKS = RANKS.filter(lambda ranks: ranks > 1)
 ALLREDUCES = [name for name in registry.names("aggregation") if name not in {*UNCOSTED, *SPARSE}]

@@ -12,8 +12,7 @@ from hpcdl.aggregation.parts.entries import Series, dense
 from hpcdl.compression.parts.protocol import Sparse
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 
 RANKS = [1, 2, 3, 5, 8, 13]
 

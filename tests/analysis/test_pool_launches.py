@@ -13,7 +13,7 @@ from hpcdl.analysis.run.pooling import pool, read_pooled
 from hpcdl.analysis.run.scaling import records
 from hpcdl.cases.keys.key import varies
 from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.report.run.warnings import warnings
 from hpcdl.run.run_folder import draw_of
 from hpcdl.trace.quantities import QUANTITIES

@@ -12,7 +12,7 @@ from hpcdl.analysis.network.waiting import _mean, _repetitions, of_case, of_even
 from hpcdl.analysis.run.record import Record
 from hpcdl.fabric.network import Link, Network, Site
 from hpcdl.fabric.topologies.fat_tree import FatTree
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 
 ALPHA, BETA = 1e-5, 1e-8
 NETWORK = Network("by hand", Link(ALPHA, BETA), source="none", gamma=0.0)

@@ -7,7 +7,7 @@ from hpcdl.cases.parts.measuring import from_arrivals
 from hpcdl.cases.parts.step_simulation import Conditions, late_rank, virtual_step
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.faults import Delays, Straggler
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 
 SCHEMES = (
     *("ring", "tree", "binomial", "butterfly", "direct"),

@@ -21,8 +21,7 @@ from hpcdl.cases.parts.autotune import (
 )
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.training.parts.bucketing import bucket_bytes
 
 TIMES = {"butterfly": {4: 1e-6, 1000: 11e-6, 2000: 41e-6}, "ring": {4: 5e-6, 1000: 8e-6, 2000: 11e-6}}

@@ -12,7 +12,7 @@ from contract.operands import as_wanted
 from hpcdl.aggregation.parts.traits import COLLECTIVES, schemes
 from hpcdl.cases import collective as case
 from hpcdl.cases.parts.measuring import Contents, alike, reals
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
 
 DEVICE = replace(

@@ -14,7 +14,7 @@ from hpcdl.cases.parts.operations import sizes
 from hpcdl.cases.parts.step_simulation import Conditions, exchange_costs, virtual_step
 from hpcdl.compression.parts.protocol import Layout
 from hpcdl.fabric.network import Link, Network
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.models.caffe import lenet5
 from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.compressed import Compressed

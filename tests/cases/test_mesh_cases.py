@@ -8,7 +8,7 @@ from contract.cases import case_of, ran
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.step_spec import balanced
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.prediction.network_file import NetworkEstimate
 from hpcdl.prediction.steps import predicted_steps
 

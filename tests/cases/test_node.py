@@ -13,8 +13,8 @@ from hpcdl.cases import node
 from hpcdl.cases.node import NodeSpec
 from hpcdl.cases.parts import measuring
 from hpcdl.cases.parts.measuring import PAUSE_SECONDS, confirmed
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.fabric.virtual.comm import VirtualComm
-from hpcdl.fabric.virtual.inprocess import in_process
 
 
 @pytest.fixture

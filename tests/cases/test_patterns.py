@@ -10,8 +10,7 @@ from hpcdl.cases import pairwise
 from hpcdl.cases.pairwise import PATTERNS
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.pairs import rounds
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.report.run.findings import findings
 from hpcdl.report.sections import under_load
 

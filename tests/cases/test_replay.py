@@ -18,9 +18,9 @@ from hpcdl.cases.keys.step_spec import SizedSteps
 from hpcdl.cases.parts.operations import sizes
 from hpcdl.cases.replay import CheckedSums, ReplaySpec
 from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.modelled_compute import ModelledCompute
+from hpcdl.fabric.faults import ModelledCompute
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.models.caffe import lenet5
 from hpcdl.nn.layers.volumes import volumes
 from hpcdl.trace.recorder import Recorder

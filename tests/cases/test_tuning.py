@@ -14,7 +14,7 @@ from hpcdl.cases.keys import key
 from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.trace.recorder import Recorder
 from tests.data.test_validation import Watched
 

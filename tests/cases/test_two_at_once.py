@@ -10,8 +10,7 @@ from contract.cases import case_of, ran
 
 from hpcdl.aggregation.parts.traits import schemes
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.prediction.programs import program_of
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.sections.collectives import answer, at_once, page

@@ -17,7 +17,7 @@ from hpcdl.cases.keys.compute_times import ComputeTimes, at_rate
 from hpcdl.cases.parts.step_simulation import ComputeTimeModel
 from hpcdl.fabric.comm import INPUT
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.trace.recorder import Recorder
 
 NETWORK, FLOPS, SHAPE, PARAMETERS = "ethernet-10g", 1e9, (8, 8, 1), 131_080

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpcdl import registry
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.replica import Tensor
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise

@@ -12,7 +12,7 @@ from hpcdl.compression.kernels.low_rank import orthonormalize
 from hpcdl.compression.power_sgd import PowerSGD
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.training.parts.plan import of_sizes
 
 

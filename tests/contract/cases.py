@@ -4,7 +4,7 @@ from suite.conftest import CASES, text_of
 
 from contract.sessions import silent_journal
 from hpcdl import suite
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.trace.recorder import Recorder
 
 

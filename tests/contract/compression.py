@@ -13,7 +13,7 @@ from hpcdl.cases.keys.key import Choice, restored
 from hpcdl.cases.keys.scheme import plan
 from hpcdl.cases.replay import ReplaySpec
 from hpcdl.compression.parts.protocol import Layout, to_device, to_host
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.replica import Tensor
 from hpcdl.training.parts.compressed import Compressed
 

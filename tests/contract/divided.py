@@ -5,7 +5,7 @@ import numpy as np
 from contract.sessions import SEED, noise, silent_journal, training_session
 from contract.training import LEARNING_RATE
 from hpcdl.aggregation.ring import ring
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected

@@ -4,7 +4,7 @@ import numpy as np
 
 from hpcdl.aggregation.parts.entries import Series, dense
 from hpcdl.compression.parts.protocol import Sparse
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 
 
 def drawn(ranks, size, count, *seed):

@@ -7,7 +7,7 @@ import numpy as np
 from contract import networks
 from contract.sessions import noise, silent_journal, training_session
 from hpcdl.aggregation.ring import ring
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten

@@ -8,7 +8,7 @@ import pytest
 from contract import networks
 from contract.sessions import SEED, silent_journal, training_session
 from hpcdl import registry
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten

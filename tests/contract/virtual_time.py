@@ -4,7 +4,7 @@ import pytest
 
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 
 ALPHA, BETA, GAMMA = 1e-3, 1e-6, 1e-7
 NETWORK = Network(

@@ -10,7 +10,7 @@ from hpcdl.cases.keys import key
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 

@@ -6,8 +6,7 @@ from contract.losses import lost, number
 from hpcdl.fabric.comm import ANY, PeerLost
 from hpcdl.fabric.faults import RankFailed
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 
 WORLDS = [*(lambda ranks, seed=seed: in_process(ranks, seed) for seed in range(8))]
 WORLDS.append(lambda ranks: simulated(ranks, NETWORKS["ethernet-10g"], compute=lambda _rank, _label: 0.0))

@@ -6,9 +6,18 @@ import math
 import pytest
 
 from hpcdl.fabric.comm import INPUT
-from hpcdl.fabric.faults import Delays, Slowed, Straggler
-from hpcdl.fabric.modelled_compute import TRIAL, Clock, ModelledCompute, accurate_sleep, oversleep, sleep_until
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.faults import (
+    TRIAL,
+    Clock,
+    Delays,
+    ModelledCompute,
+    Slowed,
+    Straggler,
+    accurate_sleep,
+    oversleep,
+    sleep_until,
+)
+from hpcdl.fabric.virtual.clocks import in_process
 
 
 class Kernel:

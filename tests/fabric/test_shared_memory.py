@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from hpcdl.fabric.shared_memory import OneProcess, SharedMemory
-from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.window import Window, disseminate
+from hpcdl.fabric.vectors import Window, disseminate, phantom
+from hpcdl.fabric.virtual.clocks import in_process
 
 OTHER = """
 import sys

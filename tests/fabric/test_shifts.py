@@ -9,8 +9,8 @@ from contract.virtual_time import ring_seconds
 from hpcdl.cases.parts import operations
 from hpcdl.fabric.network import EVERY_RANK, NETWORKS
 from hpcdl.fabric.topologies.torus import Torus
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
-from hpcdl.fabric.virtual.simulated import simulated
 
 NETWORK = NETWORKS["infiniband-hdr"]
 SCHEMES = {"ring": {}, "torus": {}, "hierarchical": {"ranks_per_node": 8}}

@@ -1,7 +1,9 @@
-"""Messages in pieces, between two ranks that are flows of one process; and how a transport is chosen."""
+"""Messages in pieces between two ranks that are flows of one process, choice of a transport, and calls of NCCL."""
 
 import itertools
 import random
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from fabric.staging import SlowCopies
 from hpcdl.fabric.comm import Status
 from hpcdl.fabric.device import transport
 from hpcdl.fabric.device.staged_copy import NUMBERS, both, receive, send
+from hpcdl.fabric.device.transport import Nccl
 
 
 class Line:
@@ -197,3 +200,41 @@ def test_what_a_library_says_is_tried(says, arrives, kind, monkeypatch):
     monkeypatch.setattr(transport, "arrives_at_oneself", lambda _environment: arrives)
     monkeypatch.setattr(transport, "PinnedCopies", lambda: SlowCopies(CHUNK))
     assert transport.choose({}).kind == kind
+
+
+class NcclGroup:
+    asked = ()
+
+    def __init__(self, size, name, rank):
+        pass
+
+    def allReduce(self, *arguments):
+        NcclGroup.asked = arguments
+
+
+@pytest.fixture
+def nccl(monkeypatch):
+    kinds = {f"NCCL_{name}": name for name in ("FLOAT32", "FLOAT64", "INT32", "INT64", "SUM")}
+    library = SimpleNamespace(available=True, get_unique_id=lambda: 7, NcclCommunicator=NcclGroup, **kinds)
+    stream = SimpleNamespace(ptr=99, record=lambda: SimpleNamespace(done=True))
+    cuda = ModuleType("cupy.cuda")
+    cuda.nccl = library
+    cuda.runtime = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError)
+    cuda.Device = lambda: SimpleNamespace(pci_bus_id="0")
+    cuda.get_current_stream = lambda: stream
+    cupy = ModuleType("cupy")
+    cupy.cuda = cuda
+    for name, module in (("cupy", cupy), ("cupy.cuda", cuda)):
+        monkeypatch.setitem(sys.modules, name, module)
+    return Nccl(0, 1, lambda mine: [mine], lambda name: name)
+
+
+def vector(address):
+    return SimpleNamespace(data=SimpleNamespace(ptr=address), size=5, dtype=np.dtype("float32"))
+
+
+@pytest.mark.parametrize(("operand", "read"), [(None, 20), (vector(10), 10)])
+def test_nccl_reads_the_operand_and_writes_the_result(nccl, operand, read):
+    done = nccl.allreduce(operand, vector(20))
+    assert NcclGroup.asked == (read, 20, 5, "FLOAT32", "SUM", 99)
+    assert done()

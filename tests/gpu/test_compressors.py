@@ -12,7 +12,7 @@ from gpu.strict import Strict
 from hpcdl import registry
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Compression, Layout, to_device
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.kernels.cupy.backend import backend_on
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten

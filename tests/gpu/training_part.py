@@ -6,7 +6,7 @@ import numpy as np
 from contract.networks import step as step_of
 
 from hpcdl.data.digits import digits
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.models.caffe import lenet5
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica

@@ -6,7 +6,7 @@ import pytest
 from launch.test_preflight import judge, probe
 
 from hpcdl.launch import preflight
-from hpcdl.launch.placement import core_numbers, locality
+from hpcdl.launch.machine import core_numbers, locality
 from hpcdl.launch.testbed import TESTBED
 
 DELL = {

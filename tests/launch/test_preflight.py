@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from hpcdl.launch import preflight
-from hpcdl.launch.disturbance import Sample
+from hpcdl.launch.counters import Sample
 from hpcdl.launch.mpi_probe import Probe, Transports, transports
 from hpcdl.launch.preflight import Finding
 from hpcdl.launch.testbed import TESTBED

@@ -1,7 +1,10 @@
 """The rank whose process ended first."""
 
+import os
 import subprocess
+import tempfile
 import time
+from pathlib import Path
 from socket import gethostname
 
 import pytest
@@ -81,3 +84,18 @@ def test_a_rank_on_an_emulated_host_shows_that_it_has_started(tmp_path, monkeypa
     monkeypatch.setattr(mpirun, "monotonic", iter([0.0, 3.0]).__next__)
     announce(0)
     assert (tmp_path / HEARTBEAT).exists()
+
+
+def test_only_new_segments_of_a_library_that_no_process_has_open_are_removed(tmp_path, monkeypatch):
+    names = ["mpich_shm_older", "mpich_shm_dead", "ucx_shm_posix_dead", "mpich_shm_open", "sm_segment.vm.0", "x"]
+    older, *dead, opened, linked, _ = names
+    with tempfile.TemporaryDirectory(dir=mpirun.SEGMENTS) as folder:  # a temporary folder may lack leases
+        monkeypatch.setattr(mpirun, "SEGMENTS", Path(folder))
+        for name in names:
+            Path(folder, name).write_bytes(b"x")
+        os.utime(Path(folder, older), (0, 0))
+        Path(folder, linked).unlink()
+        Path(folder, linked).symlink_to(tmp_path)
+        with Path(folder, opened).open():
+            mpirun.remove_segments(tmp_path / "status", time.time() - 60)
+        assert {path.name for path in Path(folder).iterdir()} == {*names} - {*dead}

@@ -15,7 +15,7 @@ from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.cases.replay import ReplaySpec
 from hpcdl.cli import main
 from hpcdl.fabric.network import Link, Network
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.models.layers import MAX_LAYERS, OFFERS, read_table, table_text
 from hpcdl.nn.layer import SizedLayer
 from hpcdl.nn.layers.volumes import volumes

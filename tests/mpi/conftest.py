@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from hpcdl.fabric.mpi.backoff import sleep_until
 from hpcdl.fabric.mpi.comm import Mpi
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 
 LIMIT = 60
 """Time limit of one test in seconds; tests take a few."""

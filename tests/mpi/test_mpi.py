@@ -13,13 +13,12 @@ from mpi4py import MPI
 
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.comm import INPUT
-from hpcdl.fabric.faults import Delays, Slowed, Straggler
-from hpcdl.fabric.modelled_compute import Clock
-from hpcdl.fabric.mpi import clock as mpi_clock
+from hpcdl.fabric.faults import Clock, Delays, Slowed, Straggler
+from hpcdl.fabric.mpi import comm as mpi_comm
 from hpcdl.fabric.mpi import messages
 from hpcdl.fabric.mpi.comm import Mpi, MpiComm
 from hpcdl.fabric.vectors import SHORT_BYTES
-from hpcdl.launch.health import Health
+from hpcdl.launch.counters import Health
 from hpcdl.run.case_loop import _run_case
 from hpcdl.run.job import Job
 
@@ -94,8 +93,8 @@ def test_ranks_under_one_kernel_have_one_clock(mpi):
 
 def test_clock_offsets_are_within_the_stated_error(mpi, monkeypatch):
     """Offsets are measured by messages, as between hosts; the shared clock of one host gives the error."""
-    monkeypatch.setattr(mpi_clock, "_clock_name", lambda: str(mpi.comm.rank))
-    offset, error = mpi_clock.compared(mpi.comm.library)
+    monkeypatch.setattr(mpi_comm, "_clock_name", lambda: str(mpi.comm.rank))
+    offset, error = mpi_comm.compared(mpi.comm.library)
     assert abs(offset) <= error
     assert (error == 0) == (mpi.comm.rank == 0)
 

@@ -11,7 +11,7 @@ from contract.training import GLOBAL_BATCH, SEED, STEPS, TOLERANCE, digits, sess
 
 from hpcdl import registry
 from hpcdl.cases.keys.step_spec import partition
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.elementwise import Dropout
 from hpcdl.nn.replica import Replica

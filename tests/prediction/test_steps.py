@@ -23,7 +23,7 @@ from hpcdl.cli import main
 from hpcdl.compression.parts.protocol import Compression
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.prediction import steps as predicted_steps
 from hpcdl.prediction.network_file import NetworkEstimate, format_network
 from hpcdl.prediction.predict import _times, predict

@@ -10,7 +10,7 @@ from hpcdl import registry, suite
 from hpcdl.analysis.run.launches import throughput_of
 from hpcdl.fabric.comm import Counters
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.prediction.predict import predict
 from hpcdl.trace.recorder import STEP, UPDATE, Recorder
 from hpcdl.training.parts.journal import Journal

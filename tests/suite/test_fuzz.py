@@ -6,7 +6,7 @@ import random
 import pytest
 
 from hpcdl import registry, suite
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.optim.parts.schedules import SCHEDULES
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal

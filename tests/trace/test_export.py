@@ -15,7 +15,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from hpcdl import registry
 from hpcdl.fabric.network import Link, Network
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.trace.export import Selection, message_types, schedule, write_chakra, write_goal, write_perfetto
 from hpcdl.trace.run import matched
 

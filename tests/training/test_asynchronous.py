@@ -13,8 +13,7 @@ from contract.schedules import SCHEDULES, ranks_in
 from hpcdl import registry
 from hpcdl.fabric.comm import Counters, PeerLost
 from hpcdl.fabric.network import NETWORKS, Link
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.parts.server_client import Request
 from hpcdl.training.synchronous import synchronous

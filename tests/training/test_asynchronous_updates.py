@@ -11,8 +11,7 @@ from contract.schedules import SCHEDULES
 from hpcdl import registry
 from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten

@@ -12,7 +12,7 @@ from contract.tiny import PARAMETERS, RATE, gradient, mixing_matrix, parameters,
 from hpcdl.aggregation.parts.messages import padded
 from hpcdl.commands.parts.contracts import layout
 from hpcdl.compression.parts.selection import HEADER as ENTRIES_HEADER
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd

@@ -24,7 +24,7 @@ from contract.divided import (
 from contract.training import check_journals
 
 from hpcdl import registry
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.models.resnet import resnet20
 from hpcdl.nn.initial import gaussian
 from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected

@@ -11,7 +11,7 @@ from hpcdl import registry
 from hpcdl.cases.keys.key import restored
 from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.cases.train import program
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten

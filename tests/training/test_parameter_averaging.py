@@ -12,7 +12,7 @@ from contract.tiny import PARAMETERS, RATE, loss_of_test, tiny_session
 from hpcdl.aggregation.none import none
 from hpcdl.aggregation.ring import ring
 from hpcdl.data.parts.sharding import EQUAL, Shares
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.optim.adaptive import Adam, AdamW
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD, Nesterov

@@ -13,8 +13,7 @@ from hpcdl import registry
 from hpcdl.cases.keys.step_spec import partition
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS, Link
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy import activation_pool
 from hpcdl.nn.layers.affine import Convolution, Linear

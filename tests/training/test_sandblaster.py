@@ -12,8 +12,7 @@ from contract.training import digits
 
 from hpcdl.fabric.comm import Counters, PeerLost
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten, Sigmoid

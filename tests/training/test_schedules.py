@@ -11,8 +11,7 @@ from contract.tiny import replicas, starts, tiny_session
 from hpcdl.aggregation.binomial import binomial
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd
 from hpcdl.training.elastic_averaging import elastic_averaging, synchronous_elastic_averaging

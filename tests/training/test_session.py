@@ -13,7 +13,7 @@ from contract.training import digits, normalised, session
 
 from hpcdl import registry
 from hpcdl.fabric.comm import Counters
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.kernels.numpy.activation_pool import _POOL
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Evaluation, Recorder, Step

@@ -14,8 +14,7 @@ from hpcdl import registry
 from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.optim.parts.loss_scaling import LossScaling
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder

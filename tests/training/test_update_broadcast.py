@@ -10,7 +10,7 @@ from contract.compression import planned
 from contract.schedules import SCHEDULES, ranks_in
 from contract.tiny import PARAMETERS, replicas, starts
 
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training import update_broadcast as module
 from hpcdl.training.update_broadcast import update_broadcast

@@ -14,8 +14,7 @@ from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import partition
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.layers.affine import Linear
 from hpcdl.nn.layers.elementwise import Flatten, ReLU

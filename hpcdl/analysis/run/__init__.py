@@ -23,6 +23,6 @@ disturbed, diverged, extrapolated or undetermined; sentences, claims, ``hpcdl be
 there. Times are those of undisturbed launches; if all are disturbed, their times are shown with that mark.
 
 ``record.py`` has columns, keys and marks; open it first, then ``launches.py``, which also has
-accuracy, memory and staleness. ``deciding.py`` is about the time to a target, ``disturbance.py`` about ranks that share
-cores and time that other processes took. ``pooling.py`` makes one run of several launches, before all this.
+accuracy, memory and staleness. ``deciding.py`` is about the time to a target, ``disturbance.py`` about ranks that
+share cores and time that other processes took. ``pooling.py`` makes one run of several launches, before all this.
 """

@@ -12,10 +12,10 @@ from hpcdl.aggregation.parts.traits import offered, operand
 from hpcdl.cases.keys.key import Choice
 from hpcdl.compression.parts.protocol import Compression, Layout
 from hpcdl.fabric.comm import Comm
-from hpcdl.fabric.device import nccl
+from hpcdl.fabric.device.transport import nccl_library
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.nn.replica import Tensor
 from hpcdl.trace.files import read_toml
 from hpcdl.trace.recorder import Scalar
@@ -104,7 +104,7 @@ def traits_of(aggregation: Choice) -> traits.Aggregation:
 def check_library(aggregation: Choice, network: str | None = None) -> None:
     """Raise ValueError if a scheme that sums on GPUs lacks its library, or ``auto`` has an unusable table."""
     if traits_of(aggregation).memory == "device":
-        nccl.library()
+        nccl_library()
     if table_of(aggregation, 1) and network:
         raise ValueError("table: was measured; leave it out of a simulated case")
 

@@ -18,8 +18,7 @@ import numpy.typing as npt
 
 from hpcdl.cases.parts.step_simulation import late_rank
 from hpcdl.fabric.comm import INPUT, Array, Comm
-from hpcdl.fabric.faults import Delays
-from hpcdl.fabric.modelled_compute import accurate_sleep
+from hpcdl.fabric.faults import Delays, accurate_sleep
 from hpcdl.fabric.pairs import DEPARTS
 from hpcdl.fabric.vectors import partition
 from hpcdl.trace.recorder import Scalar

@@ -18,8 +18,8 @@ from hpcdl.aggregation.parts.traits import offered, operand
 from hpcdl.fabric.comm import Array, Comm, Event
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.vectors import equal_parts, phantom
+from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.fabric.virtual.world import World
 from hpcdl.nn.backend import Backend, backend
 from hpcdl.nn.geometry import Shape, storage_dtype

@@ -28,9 +28,8 @@ from hpcdl.compression.parts.protocol import Layout, Tensor
 from hpcdl.fabric.comm import INPUT, Array, Comm, Counters, Wrapper
 from hpcdl.fabric.faults import Delays, RankFailed, Straggler
 from hpcdl.fabric.network import Network
-from hpcdl.fabric.virtual.inprocess import in_process
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.fabric.virtual.shifts import Shifts
-from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.fabric.virtual.world import World
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder, Scalar
@@ -183,7 +182,7 @@ class ComputeTimeModel:
 
     def seconds(self, rank: int, label: str) -> float:
         """Return the seconds that ``rank`` now takes for work called ``label``; see
-        :func:`hpcdl.fabric.virtual.simulated.simulated`.
+        :func:`hpcdl.fabric.virtual.clocks.simulated`.
         """
         if label == INPUT and self._deviation:
             self._factor[rank] = self._random[rank].lognormal(-(self._deviation**2) / 2, self._deviation)

@@ -23,8 +23,7 @@ from hpcdl.fabric.comm import Array, Comm, Counters
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.task import Program
 from hpcdl.fabric.vectors import phantom
-from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.fabric.virtual.simulated import simulated
+from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.launch.preflight import Finding
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import Shape

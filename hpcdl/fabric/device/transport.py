@@ -1,4 +1,4 @@
-"""Transports of arrays that are not numpy's, one per process, chosen by detection or by a setting.
+"""Transports of arrays that are not numpy's, one per process, and NCCL's allreduce.
 
 The environment variable HPCDL_TRANSPORT chooses. Without it: ``device`` if the loaded library reports support
 (MPIX_Query_cuda_support) and a probe message arrives, sent in another process because a failure is a crash;
@@ -10,12 +10,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from hpcdl.extras import missing
 from hpcdl.fabric.comm import Array, Status
 from hpcdl.fabric.device import staged_copy
 from hpcdl.fabric.device.staged_copy import Copies, Flow, Wait, Wire, Words, until
@@ -231,3 +233,66 @@ def _caught_up() -> Flow[None]:
 def _event(stream: Any) -> Wait:
     event = stream.record()
     return lambda: bool(event.done)
+
+
+def nccl_library() -> Any:
+    """Return CuPy's binding of NCCL. ValueError, one line: CuPy, NCCL or a GPU is missing."""
+    try:
+        import cupy
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise ValueError(f"NCCL needs CuPy: {missing('cupy', f'cannot be loaded ({error})')}") from None
+    if not nccl.available:
+        raise ValueError("NCCL is not installed: pip install nvidia-nccl-cu13, or -cu12 for a CUDA 12 driver")
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise ValueError(f"NCCL needs a GPU: {error}") from None
+    if not count:
+        raise ValueError("NCCL needs a GPU, and this host has none that we may use")
+    return nccl
+
+
+class Nccl:
+    """NCCL's allreduce among the ranks of one communicator. Has run between ranks of one GPU only.
+
+    The ranks are joined when the first of their sums is asked for. ``gather`` and ``broadcast`` (from rank 0) are
+    blocking collectives among the same ranks, which all come here at the same point of their programs.
+    """
+
+    def __init__(
+        self, rank: int, size: int, gather: Callable[[object], list[object]], broadcast: Callable[[object], object]
+    ) -> None:
+        import cupy
+
+        self._nccl = nccl = nccl_library()
+        self._cupy: Any = cupy
+        here = (os.uname().nodename, cupy.cuda.Device().pci_bus_id)
+        if Counter(gather(here))[here] > 1:
+            # NCCL refuses two ranks on one GPU unless it takes them for ranks of two hosts
+            os.environ["NCCL_HOSTID"] = f"{here[0]}-{rank}"
+        name = broadcast(nccl.get_unique_id() if rank == 0 else None)
+        self._group = nccl.NcclCommunicator(size, name, rank)
+        self._types = {
+            "float32": nccl.NCCL_FLOAT32,
+            "float64": nccl.NCCL_FLOAT64,
+            "int32": nccl.NCCL_INT32,
+            "int64": nccl.NCCL_INT64,
+        }
+
+    def allreduce(self, operand: Array | None, buffer: Array) -> Wait:
+        """Begin to sum ``operand``, or ``buffer`` in place if that is None, over the ranks into ``buffer``.
+
+        The wait returned is over when the sum is there. ValueError: a type that NCCL does not add.
+        """
+        kind = self._types.get(buffer.dtype.name)
+        if kind is None:
+            raise ValueError(f"NCCL sums {', '.join(self._types)}, not {buffer.dtype}")
+        stream = self._cupy.cuda.get_current_stream()
+        if buffer.size:
+            source: Any = buffer if operand is None else operand
+            into: Any = buffer
+            addresses = source.data.ptr, into.data.ptr
+            self._group.allReduce(*addresses, buffer.size, kind, self._nccl.NCCL_SUM, stream.ptr)
+        done = stream.record()
+        return lambda: bool(done.done)

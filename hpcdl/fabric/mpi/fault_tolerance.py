@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import sleep
+from typing import TypeVar
 
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import ANY, Array, Comm, PeerLost, Status, Wrapper
 from hpcdl.fabric.mpi.comm import MpiComm
+from hpcdl.fabric.task import Program
+
+T = TypeVar("T")
 
 _FAILED = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING)
 
@@ -74,42 +78,34 @@ class FaultTolerant(Wrapper[MpiComm]):
     """Number of acknowledged failures on each channel."""
 
     async def send(self, buffer: Array, dest: int, tag: int = 0) -> None:
-        try:
-            await self._comm.send(buffer, dest, tag)
-        except MPI.Exception as error:
-            raise self._lost(error, dest) from None
+        await self._unless_lost(self._comm.send(buffer, dest, tag), dest)
 
     async def recv(self, buffer: Array, source: int = ANY, tag: int = ANY) -> Status:
-        try:
-            return await self._comm.recv(buffer, source, tag)
-        except MPI.Exception as error:
-            raise self._lost(error, source) from None
+        return await self._unless_lost(self._comm.recv(buffer, source, tag), source)
 
     async def exchange(self, outgoing: Array, dest: int, incoming: Array, source: int, tag: int = 0) -> Status:
-        try:
-            return await self._comm.exchange(outgoing, dest, incoming, source, tag)
-        except MPI.Exception as error:
-            raise self._lost(error, dest, source) from None
+        exchange = self._comm.exchange(outgoing, dest, incoming, source, tag)
+        return await self._unless_lost(exchange, dest, source)
 
     async def native(self, collective: str, buffer: Array, counts: Sequence[int] = ()) -> None:
-        try:
-            await self._comm.native(collective, buffer, counts)
-        except MPI.Exception as error:
-            raise self._lost(error, *range(self._comm.size)) from None
+        await self._unless_lost(self._comm.native(collective, buffer, counts), *range(self._comm.size))
 
     async def survivors(self) -> Comm:
         return self._wrap(self._comm.shrink())
 
-    def _lost(self, error: MPI.Exception, *peers: int) -> Exception:
-        """Return the exception that replaces ``error`` of an operation with ``peers``; ANY may be among them."""
-        if error.Get_error_class() not in _FAILED:
-            return error
+    async def _unless_lost(self, operation: Program[T], *peers: int) -> T:
+        """Return the result of an operation with ``peers``, ANY allowed. PeerLost: it needs a failed rank."""
+        try:
+            return await operation
+        except MPI.Exception as error:
+            if error.Get_error_class() not in _FAILED:
+                raise
         channel = self._comm.channel
         failed = failed_ranks(channel)
         for peer in peers:
             if peer in failed:
-                return PeerLost(peer)
+                raise PeerLost(peer)
         known = self._acknowledged.get(channel.handle, 0) + 1
         self._acknowledged[channel.handle] = known
         channel.Ack_failed(known)
-        return PeerLost(failed[known - 1])
+        raise PeerLost(failed[known - 1])

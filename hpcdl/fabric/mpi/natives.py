@@ -10,8 +10,8 @@ import numpy as np
 from mpi4py import MPI
 
 from hpcdl.fabric.comm import Array
-from hpcdl.fabric.device.nccl import Nccl
 from hpcdl.fabric.device.staged_copy import Wait, until
+from hpcdl.fabric.device.transport import Nccl
 from hpcdl.fabric.vectors import BufferPool, partition
 
 _MAX_BYTES: Final = 1 << 30

@@ -17,11 +17,10 @@ import numpy.typing as npt
 from hpcdl.fabric.comm import ANY, TAGS, Array, Memory, Status, check_address, check_exchange
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.task import AnyTask, Program, Task, operation
-from hpcdl.fabric.vectors import OutOfPlace, Phantom, operand_and_result
+from hpcdl.fabric.vectors import OutOfPlace, Phantom, disseminate, operand_and_result
 from hpcdl.fabric.virtual.groups import Gathering, Group, hold, take
 from hpcdl.fabric.virtual.shifts import AsymmetryError
 from hpcdl.fabric.virtual.world import World
-from hpcdl.fabric.window import disseminate
 
 SUMS: Final = ("allreduce", "nonblocking allreduce", "persistent allreduce", "reduce_scatter allgather")
 """Those that sum on all ranks."""

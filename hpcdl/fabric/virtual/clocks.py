@@ -1,12 +1,16 @@
-"""Virtual time over a :class:`hpcdl.fabric.network.Network`: the same programs, no machine needed.
+"""The two clocks of a world: chance, for tests, and virtual time over a :class:`hpcdl.fabric.network.Network`.
 
-Payloads may be real, or size-only (:func:`hpcdl.fabric.vectors.phantom`), which cost no memory and no copying.
-A message starts when both ends have asked for it and both ports are free, in the order of the asking; at once, in
-the order of a rank's tasks and of a host's ranks. One that is asked for later goes first where it is over before a
-port's next message, which waits for its other port, begins.
-On a network with a topology messages share links instead: :mod:`hpcdl.fabric.virtual.flows`.
+In process, payloads are real, sends wait for their receiver, and the next rank is a seeded choice. A program that
+relies on an MPI library's eager buffers stops here, with a report of the waiting ranks and peers.
+
+In virtual time, payloads may be real, or size-only (:func:`hpcdl.fabric.vectors.phantom`), without memory and
+copies. A message starts when both ends have asked for it and both ports are free, in the order of the asking; at
+once, in the order of a rank's tasks and of a host's ranks. One that is asked for later goes first where it is over
+before a port's next message, which waits for its other port, begins. On a network with a topology messages share
+links instead: :mod:`hpcdl.fabric.virtual.flows`.
 """
 
+import random
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
@@ -21,6 +25,33 @@ from hpcdl.fabric.virtual.comm import VirtualComm, seconds
 from hpcdl.fabric.virtual.flows import Flows
 from hpcdl.fabric.virtual.shifts import Shifts
 from hpcdl.fabric.virtual.world import World
+
+
+class _Chance:
+    """Operations take random times, some of them very long."""
+
+    def __init__(self, ranks: int, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.places = range(ranks)
+        self.bytes_between_hosts = 0
+
+    def message(self, now: float, _source: int, _dest: int, _size: int) -> float:
+        return now + self._random.paretovariate(1)
+
+    def native(self, now: float, _collective: str, _ranks: int, _size: int) -> float:
+        return now + self._random.paretovariate(1)
+
+    def apply(self, now: float, _rank: int, _label: str, _touched_bytes: int) -> float:
+        return now
+
+    def compute(self, now: float, _rank: int, _label: str) -> float:
+        return now + self._random.paretovariate(1)
+
+
+def in_process(ranks: int, seed: int = 0) -> World:
+    """Return a world of ``ranks`` ranks whose interleaving is drawn from ``seed``."""
+    return World(ranks, _Chance(ranks, seed), VirtualComm)
+
 
 ENOUGH: Final = 1 - 1e-9
 """Share of a message's time that a gap must have: the rest is rounding."""
