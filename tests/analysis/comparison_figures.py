@@ -196,7 +196,7 @@ def rule(archives):
 def sections(archives):
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from conftest import Hand
-    from report.test_one_rule import SCENARIOS, SECTIONS, six, verdict_of
+    from report.test_one_rule import DISTURBED, SCENARIOS, SECTIONS, six, verdict_of
 
     rng = np.random.default_rng(2)
     with tempfile.TemporaryDirectory() as folder:
@@ -209,11 +209,9 @@ def sections(archives):
         print(
             f"six equal schemes: decided rows in {both[:, 0].mean():.3f} (contrast), {both[:, 1].mean():.3f} (collectives)"
         )
-        for scenario, (first, other, _, reason) in SCENARIOS.items():
-            verdicts = {
-                name: verdict_of(name, next(hands), (first, other), taken=reason == "disturbed")
-                for name in SECTIONS
-            }
+        for scenario, (first, other, _, _) in SCENARIOS.items():
+            taken = DISTURBED.get(scenario, ())
+            verdicts = {name: verdict_of(name, next(hands), (first, other), taken=taken) for name in SECTIONS}
             print(f"{scenario}: " + "; ".join(f"{name} {' '.join(verdict)}" for name, verdict in verdicts.items()))
 
 

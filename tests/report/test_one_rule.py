@@ -16,12 +16,12 @@ AT_ONCE = {**OPERATION, "concurrent": "allgather", "aggregation": "ring", "messa
 SLOW = {"straggler": "rank 1 5x slower", "settings": {"straggler": {"rank": 1, "factor": 5}}}
 
 
-def timed(hand, side, times, *, taken=False, **fields):
-    """Write the launches of one side; ``taken``: all were disturbed."""
+def timed(hand, side, times, *, taken=(), **fields):
+    """Write the launches of one side; ``taken``: those that were disturbed."""
     ranks = fields.pop("on", 2)
-    counters = {"counters": [TAKEN] * ranks} if taken else {}
     for launch, ms in enumerate(times):
         case = [[ms] * 4] * ranks
+        counters = {"counters": [TAKEN] * ranks} if launch in taken else {}
         if "kind" in fields:
             hand.case(case, launch=launch, **fields, **side, **counters)
         else:
@@ -65,10 +65,12 @@ SCENARIOS = {
     "equal sides": (NOISY, NOISY[::-1], "open", "chance"),
     "one launch": ((10.0,), (12.0,), "open", "one launch"),
     "a disturbed side": ((10.0, 10.1, 10.2), (12.0, 12.2, 12.2), "open", "disturbed"),
+    "a disturbed launch": ((10.0, 10.1, 10.2, 10.0), (12.0, 12.2, 12.2, 60.0), "more", ""),
 }
+DISTURBED = {"a disturbed side": range(3), "a disturbed launch": [3]}
 
 
-def verdict_of(section, hand, times, *, taken=False):
+def verdict_of(section, hand, times, *, taken=()):
     """Return word and reason of a section on two sides; ``times``: of their launches (ms)."""
     base, changed, fields, answer, verdict = SECTIONS[section]
     timed(hand, base, times[0], **fields)
@@ -96,7 +98,7 @@ def test_all_sections_have_one_verdict_on_one_pair(hand, scenario):
     first, other, word, reason = SCENARIOS[scenario]
     made = type(hand)
     verdicts = {
-        name: verdict_of(name, made(hand.folder / str(number)), (first, other), taken=reason == "disturbed")
+        name: verdict_of(name, made(hand.folder / str(number)), (first, other), taken=DISTURBED.get(scenario, ()))
         for number, name in enumerate(SECTIONS)
     }
     assert set(verdicts.values()) == {(word, reason)}, verdicts
