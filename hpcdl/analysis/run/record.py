@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from statistics import median
 from typing import Any, Final, Literal, TypeVar
@@ -227,28 +227,37 @@ def side(records: Sequence[Record], quantity: Quantity[Any]) -> Side:
     """Return one method, of which there is a record for each seed, as a side of a comparison.
 
     Numbers that depend on the seed are known by seed; of one that diverged or missed its target the number is
-    infinitely bad. Times and others are known
-    by launch, the median over its seeds, or of one launch by seed; disturbed launches do not count. Bytes, counts
-    and simulated times without random parts are exact.
+    infinitely bad. Others are known as :func:`by_units` has them. Bytes, counts and simulated times without random
+    parts are exact if all seeds have the same.
     """
-    exact = quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in records)
-    by_seed = {record.seed: quantity.of(record) for record in records if not record.error}
+    sound = [record for record in records if not record.error]
+    by_seed = {record.seed: quantity.of(record) for record in sound}
     of_target = quantity.name.endswith("_to_target")
     if quantity.seeded or of_target:
         worst = -math.inf if quantity.better == "higher" else math.inf
-        lost = [record for record in records if record.diverged_step is not None and quantity.better]
-        lost += [record for record in records if of_target and record.target_accuracy and not quantity.of(record)]
-        by_seed |= {record.seed: worst for record in lost if not record.error}
-        return Side(_known(by_seed), "seed")
+        lost = [record for record in sound if record.diverged_step is not None and quantity.better]
+        lost += [record for record in sound if of_target and record.target_accuracy and not quantity.of(record)]
+        return Side(_known(by_seed | {record.seed: worst for record in lost}), "seed")
+    certain = quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in records)
+    exact = certain and len({*by_seed.values()}) == 1
+    disturbed = not certain and any(record.disturbed for record in records)
+    return Side(by_units(sound, quantity.of), exact=exact, disturbed=disturbed)
+
+
+def by_units(records: Iterable[Record], value: Callable[[Record], float | None]) -> dict[Hashable, float]:
+    """Return a number by launch, the median over its seeds, or of one launch by seed.
+
+    Launches that were disturbed do not count if others of their record were not.
+    """
+    records = [*records]
     fair = [
-        (launch, value)
+        (launch, number)
         for record in records
         for launch, one in record.samples.items()
-        if (value := quantity.of(one)) is not None and not (one.disturbed and not record.disturbed)
+        if not (one.disturbed and not record.disturbed) and (number := value(one)) is not None
     ]
-    by_launch = {launch: median(values) for launch, values in group_by_key(fair).items()}
-    disturbed = not exact and any(record.disturbed for record in records)
-    return Side(_known(by_launch if len(by_launch) > 1 else by_seed), exact=exact, disturbed=disturbed)
+    by_launch = {launch: median(numbers) for launch, numbers in group_by_key(fair).items()}
+    return _known(by_launch if len(by_launch) > 1 else {record.seed: value(record) for record in records})
 
 
 def judge_methods(

@@ -104,6 +104,8 @@ class Comparison:
 
     def interval(self, level: float = LEVEL) -> Interval:
         """Return the interval, which contains the value: medians may be beyond that of means."""
+        if not self.test.error.any():  # without the rounding of logarithms
+            return Interval(self.value, self.value, self.value)
         low, high = (float(bound[0]) for bound in self.test.bounds(level))
         if self.quotient:
             low, high = bounded_exp(low), bounded_exp(high)

@@ -32,10 +32,11 @@ import tomllib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from statistics import median
 from typing import Final
 
-from hpcdl.analysis.run.record import Mark, Record, group_by_key
+from hpcdl.analysis.run.record import Mark, Record, by_units
 from hpcdl.analysis.statistics import judging
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval, mean_interval, proportion_interval
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent
@@ -411,18 +412,11 @@ def _compared(clause: Clause, sides: Sequence[Side]) -> Interval:
 
 def _judged(clause: Clause, side: Side) -> judging.Side:
     """Return the numbers of a side by seed, or, of times, by launch."""
-    seeds, exact = _by_seed(side), all(record.is_exact for record, _ in side)
+    seeds, records = _by_seed(side), [record for record, _ in side]
     if clause.is_seeded:
         return judging.Side(seeds, "seed")
-    launches = group_by_key(
-        (launch, number_there)
-        for record, _ in side
-        for launch, sample in record.samples.items()
-        if not (sample.disturbed and not record.disturbed)
-        and (number_there := _number(clause.field, sample)) is not None
-    )
-    by_launch: dict[Hashable, float] = {launch: median(numbers) for launch, numbers in launches.items()}
-    return judging.Side(by_launch if len(by_launch) > 1 else seeds, exact=exact)
+    exact = all(record.is_exact for record in records) and len({*seeds.values()}) == 1
+    return judging.Side(by_units(records, partial(_number, clause.field)), exact=exact)
 
 
 def _value(field: str, side: Side) -> Interval:
