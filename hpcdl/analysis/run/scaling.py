@@ -189,6 +189,7 @@ def _bounded(quantity: Quantity[float | None], interval: Interval) -> JsonObject
     """Return the columns of a quantity and of its bounds."""
     columns = (quantity, quantity.low, quantity.high)
     value, low, high = interval
+    low, high = (value if math.isclose(bound, value, rel_tol=1e-12) else bound for bound in (low, high))
     numbers = value, min(low, value), max(high, value)  # those of medians may be beyond the interval of means
     return {column.name: _json(number) for column, number in zip(columns, numbers, strict=True) if column}
 

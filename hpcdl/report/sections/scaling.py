@@ -234,7 +234,7 @@ def _speedup_points(method: Method) -> list[Point]:
         ranks, value = scale.record.ranks, scale.median(Record.efficiency)
         low, high = scale.bounds(Record.efficiency)
         if value:
-            bounds = (None, None) if low is None or high is None else (low * ranks, high * ranks)
+            bounds = (None, None) if low is None or high is None or low == high else (low * ranks, high * ranks)
             points[ranks] = Point(ranks, value * ranks, *bounds)
     return [*points.values()]
 
