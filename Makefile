@@ -54,7 +54,7 @@ test-quick: compiled  ## quick tests that run in one process, without a launcher
 # Numba's kernels, of one thread and of several, once here and not by every worker. Two processes that compile one kernel
 # for two types lose one of them, because numba's index of it has one writer: each pair here compiles different kernels.
 compiled: $(VENV)/ready-to-test
-	@prepare() { $(BIN)/python -c "from hpcdl.nn.backend import backend; from hpcdl.nn.threads import threads; \
+	@prepare() { $(BIN)/python -c "from hpcdl.nn.backend import backend, threads; \
 	  kept = threads($$2); kept.__enter__(); backend('numba').prepare('$$1')"; }; \
 	prepare float32 1; prepare float32 2 & prepare float64 1; wait
 

@@ -35,7 +35,7 @@ from hpcdl.fabric.faults import EVERY, Delays, Slowed, Straggler
 from hpcdl.fabric.modelled_compute import REAL, ModelledCompute, accurate_sleep, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import Parts
-from hpcdl.nn.layers.volumes import FLOAT_BYTES, volumes
+from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.compressed.plan import ExchangeSettings

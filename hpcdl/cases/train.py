@@ -29,7 +29,7 @@ from hpcdl.fabric.comm import Comm, Counters
 from hpcdl.fabric.faults import Delays, Slowed
 from hpcdl.fabric.modelled_compute import accurate_sleep
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder, Scalar
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.noise_and_sharpness import training_gap

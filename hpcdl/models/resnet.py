@@ -2,13 +2,10 @@
 
 from typing import Final
 
+from hpcdl.nn.composite import Residual
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.initial import gaussian, he, zeros
-from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Residual
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import GlobalAverage, MaxPooling, Subsampling
+from hpcdl.nn.layer import Layer, gaussian, he, zeros
+from hpcdl.nn.layers import BatchNorm, Convolution, GlobalAverage, Linear, MaxPooling, Subsampling
 
 
 def cifar_resnet(depth: int, classes: int, option: str) -> list[Layer]:

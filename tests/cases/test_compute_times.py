@@ -9,7 +9,7 @@ from hpcdl import registry, suite
 from hpcdl.cases.keys import shipped_times
 from hpcdl.cases.keys.compute_times import DEVICES, ComputeTimes, at_rate, recorded
 from hpcdl.cases.keys.shipped_times import CORE, FILES, shipped
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 

@@ -13,9 +13,8 @@ from hpcdl import registry
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Compression, Layout, to_device
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.kernels.cupy.backend import backend_on
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.kernels.cupy.gpu import backend_on
+from hpcdl.nn.layers import Flatten, Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.compressed.compressed import Compressed

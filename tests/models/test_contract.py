@@ -5,8 +5,7 @@ import pytest
 from hpcdl import registry
 from hpcdl.commands.parts import array_contracts
 from hpcdl.commands.parts.array_contracts import check_model
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten, ReLU
+from hpcdl.nn.layers import Flatten, Linear, ReLU
 
 SHAPES = {"lenet5": (3, 6, 2), "cifar_quick": (12, 15, 2), "nin_cifar": (6, 9, 2), "resnet20": (4, 7, 2)}
 SHAPES |= {"locally_connected_vision": (12, 15, 2)}

@@ -7,12 +7,9 @@ import pytest
 
 from hpcdl import registry
 from hpcdl.models.layers import OFFERS as SIZED
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import GlobalAverage
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.composite import Auxiliary, Concat, Residual
+from hpcdl.nn.layers import BatchNorm, Convolution, Flatten, GlobalAverage, Linear, LocallyConnected
+from hpcdl.nn.volumes import volumes
 
 
 def weigh(name, batch=1, shape=None, **settings):

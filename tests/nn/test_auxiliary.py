@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from hpcdl.commands.parts.array_contracts import gradient_errors
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Auxiliary
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.pooling import GlobalAverage
+from hpcdl.nn.composite import Auxiliary
+from hpcdl.nn.layers import Convolution, Flatten, GlobalAverage, Linear
 from hpcdl.nn.replica import Replica
 
 from .conftest import host

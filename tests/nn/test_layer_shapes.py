@@ -2,11 +2,8 @@
 
 import pytest
 
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.elementwise import Dropout
-from hpcdl.nn.layers.normalization import LRN, BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.composite import Concat, Residual
+from hpcdl.nn.layers import LRN, AveragePooling, BatchNorm, Convolution, Dropout, GlobalAverage, Linear, MaxPooling
 
 
 def test_impossible_shapes_name_the_layer():

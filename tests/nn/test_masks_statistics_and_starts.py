@@ -5,11 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from hpcdl.nn.initial import constant
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.loss import SoftmaxCrossEntropy
+from hpcdl.nn.layer import SoftmaxCrossEntropy, constant
+from hpcdl.nn.layers import BatchNorm, Convolution, Dropout, Flatten, Linear, LocallyConnected
 from hpcdl.nn.replica import Replica
 
 from .conftest import host

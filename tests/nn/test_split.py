@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.composite import Concat, Residual
+from hpcdl.nn.layers import Convolution, Flatten, Linear, LocallyConnected
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import SPLITS, divide
 from hpcdl.nn.split.layers import windowed

@@ -12,8 +12,7 @@ from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adaptive import LAMB, LARS, Adagrad, Adam, AdamW, RMSProp
 from hpcdl.optim.parts import protocol
-from hpcdl.optim.parts.loss_scaling import LossScaling
-from hpcdl.optim.parts.protocol import Multipliers, without_lookahead
+from hpcdl.optim.parts.protocol import LossScaling, Multipliers, without_lookahead
 from hpcdl.optim.sgd import SGD, Nesterov
 from hpcdl.registry import find, names
 

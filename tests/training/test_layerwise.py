@@ -12,7 +12,7 @@ from hpcdl import registry
 from hpcdl.cases.simulation.step_simulation import Conditions, virtual_step
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.protocol import LossScaling
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.bucketing import bucket_bytes as fitted_bucket_bytes

@@ -17,9 +17,7 @@ from hpcdl.fabric.virtual.inprocess import in_process
 from hpcdl.fabric.virtual.simulated import simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy import activation_pool
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
+from hpcdl.nn.layers import BatchNorm, Convolution, Flatten, Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.split.mesh import Place, placed

@@ -8,8 +8,7 @@ from contract.asynchronous import chosen
 from contract.divided import LOCAL, NORMALISED, SHAPE, TOLERANCE, furthest, session_of, train_divided
 
 from hpcdl.fabric.virtual.inprocess import in_process
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.layers import Flatten, Linear
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.adaptive import Adagrad
 from hpcdl.trace.recorder import Recorder

@@ -17,8 +17,8 @@ from hpcdl.launch.preflight import Finding
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
-from hpcdl.nn.layers.volumes import volumes
 from hpcdl.nn.replica import Replica, Tensor
+from hpcdl.nn.volumes import volumes
 from hpcdl.training.parts.compressed.plan import kind_of
 
 SHAPES: Final = ((5, 7), (11,), (3, 2, 2, 4), (1,), (257,))

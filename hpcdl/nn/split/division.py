@@ -8,17 +8,12 @@ from functools import partial
 from typing import Any, Final
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.composite import Auxiliary, Concat, Residual, ShortcutSum
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
-from hpcdl.nn.layer import Layer, Site, Variable
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual, ShortcutSum
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import WindowPooling
-from hpcdl.nn.loss import AuxiliaryLoss
+from hpcdl.nn.layer import AuxiliaryLoss, Layer, Site, Variable
+from hpcdl.nn.layers import BatchNorm, Convolution, Flatten, Linear, LocallyConnected, WindowPooling
 from hpcdl.nn.split import layers as splits
-from hpcdl.nn.split.layout import Layout, by_images
-from hpcdl.nn.split.part import Joint, Part, along
+from hpcdl.nn.split.part import Joint, Layout, Part, along, by_images
 
 
 class Fork:

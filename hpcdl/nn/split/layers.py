@@ -11,11 +11,16 @@ from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Bound
 from hpcdl.nn.geometry import Blob, Shape, Window, WindowGeometry
 from hpcdl.nn.layer import BoundElementary, Site, Variable
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.normalization import BatchNorm, norm_vectors
-from hpcdl.nn.layers.pooling import MaxPooling, WindowPooling
-from hpcdl.nn.split.layout import Layout, cut, whole
-from hpcdl.nn.split.part import Cut, Joint, Part, along
+from hpcdl.nn.layers import (
+    BatchNorm,
+    Convolution,
+    Linear,
+    LocallyConnected,
+    MaxPooling,
+    WindowPooling,
+    norm_vectors,
+)
+from hpcdl.nn.split.part import Cut, Joint, Layout, Part, along, cut, whole
 
 
 class BoundBias:

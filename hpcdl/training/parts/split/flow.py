@@ -12,7 +12,7 @@ from hpcdl.fabric.task import join
 from hpcdl.fabric.vectors import Parts, assign, empty
 from hpcdl.nn.replica import Stage
 from hpcdl.nn.split.division import Division
-from hpcdl.nn.split.layout import Box, Layout, Range, extents, intersection, volume, within
+from hpcdl.nn.split.part import Box, Layout, Range, extents, intersection, volume, within
 
 
 async def redistribute(

@@ -21,7 +21,7 @@ from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import assign
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
-from hpcdl.nn.split.layout import Range, extents, intersection, within
+from hpcdl.nn.split.part import Range, extents, intersection, within
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed.compressed import Compressed
 from hpcdl.training.parts.split.flow import ModelParallel

@@ -24,7 +24,7 @@ from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import empty
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
-from hpcdl.nn.split.layout import Range
+from hpcdl.nn.split.part import Range
 from hpcdl.training.parts.split.flow import ModelParallel
 from hpcdl.training.parts.split.neighbours import Neighbour
 from hpcdl.training.parts.split.schedules import Microbatch, Section, gpipe, in_flight, one_forward_one_backward

@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.replica import Stage
-from hpcdl.nn.split.layout import Range
+from hpcdl.nn.split.part import Range
 from hpcdl.training.parts.split.flow import Flow
 
 
