@@ -72,8 +72,8 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
     if not isinstance(path, str) or not path:
         raise DataError(f"hdf5: path must be the name of an HDF5 file, not {path!r}")
     source = found_file(Path(path))
-    file = _open_file(source)
     with reading(source):
+        file = _open_file(source)
         (train, train_labels), (test, test_labels) = (_split(file, source, split) for split in ("train", "test"))
         if train.shape != test.shape:
             raise DataError(f"{source}: test/images are {test.shape}, but the training images are {train.shape}")
@@ -140,11 +140,10 @@ def _normalization(file: "h5py.File", train: Images) -> PixelNormalization:
 def _open_file(path: Path) -> "h5py.File":
     import h5py
 
-    with reading(path):
-        check_regular(path)
-        path.open("rb").close()  # errors of h5py have no reason
-        try:
-            # without locks, which some parallel file systems lack; the cache is for several images per chunk
-            return h5py.File(path, "r", locking=False, rdcc_nbytes=1 << 25)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: not HDF5, or truncated: {error}") from error
+    check_regular(path)
+    path.open("rb").close()  # errors of h5py have no reason
+    try:
+        # without locks, which some parallel file systems lack; the cache is for several images per chunk
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=1 << 25)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: not HDF5, or truncated: {error}") from error

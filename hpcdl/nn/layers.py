@@ -315,12 +315,11 @@ class BatchNorm:
         ]
 
     def bind(self, shape: Shape, site: Site) -> Bound:
-        geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, relu=self.relu)
-        return BoundBatchNorm(site.backend.batch_norm(geometry), site)
+        return self.join(shape, site, joined=False, relu=self.relu)
 
-    def join(self, shape: Shape, site: Site, *, relu: bool) -> "BoundBatchNorm":
+    def join(self, shape: Shape, site: Site, *, joined: bool = True, relu: bool) -> "BoundBatchNorm":
         """Bind as the end of a residual block: add the shortcut, then apply a ReLU if ``relu``."""
-        geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, joined=True, relu=relu)
+        geometry = BatchNormGeometry(shape, self.eps, self.momentum, site.dtype, joined, relu)
         return BoundBatchNorm(site.backend.batch_norm(geometry), site)
 
 

@@ -231,7 +231,14 @@ def in_memory_dataset(
     height, width, channels = train[0].shape[1:]
     chosen = augmentation or Augmentation()
     chosen.check(name, (height, width, channels))
-    normalization = _normalization(train[0])
+    if train[0].dtype == np.uint8:
+        counts = PixelCounts(channels)
+        counts.add(train[0])
+        normalization = counts.normalization()
+    else:
+        mean, std = train[0].mean((0, 1, 2), np.float64), train[0].std((0, 1, 2), np.float64)
+        is_constant = std <= 1e-9 * np.abs(mean)  # up to the rounding of the mean
+        normalization = PixelNormalization(mean / 255, np.where(is_constant, 1.0, std) / 255)
     return Dataset(
         name=name,
         train=ImageSplit(train[0].__getitem__, train[1], normalization, chosen),
@@ -241,17 +248,6 @@ def in_memory_dataset(
         source=source,
         digest=content_digest(*train, *test),
     )
-
-
-def _normalization(images: Array) -> PixelNormalization:
-    """Return the normalisation of images (n, H, W, C)."""
-    if images.dtype == np.uint8:
-        counts = PixelCounts(images.shape[3])
-        counts.add(images)
-        return counts.normalization()
-    mean, std = images.mean((0, 1, 2), np.float64), images.std((0, 1, 2), np.float64)
-    is_constant = std <= 1e-9 * np.abs(mean)  # up to the rounding of the mean
-    return PixelNormalization(mean / 255, np.where(is_constant, 1.0, std) / 255)
 
 
 def divided(where: object, images: int, name: str, share: object) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

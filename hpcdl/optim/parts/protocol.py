@@ -271,7 +271,7 @@ class LossScale:
 
     def __init__(self, replica: Any, initial: float, growth_interval: int) -> None:
         replica.loss_scale = initial
-        self._replica = replica
+        self.replica = replica
         self._growth_interval = growth_interval
         self._without_overflow = 0
         self._recorded = 0
@@ -282,23 +282,18 @@ class LossScale:
         """Return itself, because all optimizers of a replica share one scale."""
         return self
 
-    @property
-    def value(self) -> float:
-        """Return the factor in this step's gradients."""
-        return float(self._replica.loss_scale)
-
     def record(self, entries: int, *, overflowed: bool) -> None:
         """Count ``entries`` of this step's gradient; after the last ones choose the next step's scale."""
         self._recorded += entries
         self._overflowed |= overflowed
-        if self._recorded < self._replica.parameters.size:
+        if self._recorded < self.replica.parameters.size:
             return
         self._without_overflow = 0 if self._overflowed else self._without_overflow + 1
         if self._overflowed:
-            self._replica.loss_scale /= 2
+            self.replica.loss_scale /= 2
         elif self._without_overflow == self._growth_interval:
             self._without_overflow = 0
-            self._replica.loss_scale *= 2
+            self.replica.loss_scale *= 2
         self._recorded, self._overflowed = 0, False
 
 
@@ -345,7 +340,7 @@ class LossScaling:
         """See :class:`hpcdl.optim.parts.protocol.Optimizer`; skips the update if a gradient is not finite."""
         finite = bool(np.isfinite(gradients).all())
         if finite:
-            gradients *= 1 / self._scale.value
+            gradients *= 1 / self._scale.replica.loss_scale
             self._optimizer.update(parameters, gradients, learning_rate)
         else:
             self.skipped += 1

@@ -144,9 +144,12 @@ class Gpu:
         self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
     ) -> None:
         grid = grid_over(grid) if isinstance(grid, int) else grid
-        function = self._kernels.get((source, kernel, dtype)) or self._compile(source, kernel, dtype)
+        key = (source, kernel, dtype)
+        if key not in self._kernels:
+            module = self._cupy.RawModule(code=text(source), options=options(dtype))
+            self._kernels[key] = module.get_function(kernel)
         ready = tuple(_argument(argument) for argument in arguments)
-        function((grid.blocks,), (grid.x, grid.y), ready)
+        self._kernels[key]((grid.blocks,), (grid.x, grid.y), ready)
 
     def multiply(
         self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool = False, transpose_b: bool = False
@@ -231,11 +234,6 @@ class Gpu:
                 graph = self._stream.end_capture()  # also after a failure, or nothing runs on this stream again
         graph.launch(self._stream)
         return partial(graph.launch, self._stream), answer
-
-    def _compile(self, source: str, kernel: str, dtype: str) -> Any:
-        module = self._cupy.RawModule(code=text(source), options=options(dtype))
-        function = self._kernels[source, kernel, dtype] = module.get_function(kernel)
-        return function
 
 
 def _pitch(matrix: Array) -> int:
