@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from contract.aggregations import SPARSE
 from contract.compression import COMPRESSORS, SCHEMES, Side, covering, exchanged, fits, planned
+from contract.compressors import Accumulating, Largest, Selected
 from contract.generated import generated
-from contract.largest import Accumulating, Largest, Selected
 from hypothesis import strategies as st
 
 from hpcdl import registry

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from contract.compression import COMPRESSORS, SCHEMES, covering, exchanged, fits, planned, tensors_of
 from contract.training import digits, session
-from gpu.processor import GXX, Processor
-from gpu.strict import Strict
+from gpu.processor import GXX, Processor, Strict
 
 from hpcdl import registry
 from hpcdl.aggregation.ring import ring
