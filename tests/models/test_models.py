@@ -62,36 +62,19 @@ def test_a_model_that_breaks_its_contract_is_found(layers, wrong, monkeypatch):
     assert wrong in [check.subject for check in array_contracts.check_model("model") if check.verdict != "ok"]
 
 
-def built(name, shape, classes=10, **settings):
-    return registry.find("models", name)(shape, classes, **settings)
-
-
-def outputs(name, shape, **settings):
-    sizes = {}
-    for layer in built(name, shape, **settings):
-        shape = layer.output(shape)
-        sizes[layer.name] = shape
-    return sizes
-
-
 @pytest.mark.parametrize("name", sorted({*registry.names("models")} - {*SIZED}))
 def test_any_number_of_classes_and_the_smallest_images(name):
     """One pixel more than the size that is refused below, and three more in width."""
     smallest = {"alexnet": 55, "googlenet": 79, "nin": 55, "overfeat": 59, "vgg11": 17, "vgg16": 17, "vgg19": 17}
     smallest |= {"locally_connected_vision": 12, "cifar_quick": 12, "nin_cifar": 6, "lenet5": 3}
     side = smallest.get(name, 1)
-    shape = (side, side + 3, 2)
-    assert list(outputs(name, shape).values())[-1] == (10,)
-    for layer in (layers := built(name, shape, classes=3)):
-        layer.declare(shape)
-        shape = layer.output(shape)
-    assert shape == (3,)
-    assert len({layer.name for layer in layers}) == len(layers)
-
-
-def started(name, shape, **settings):
-    replica = Replica(built(name, shape, **settings), shape, backend=backend("numpy"), seed=1)
-    return {t.name: replica.parameters[t.span].reshape(t.shape) for t in replica.tensors}
+    for classes in (3, 10):
+        shape = (side, side + 3, 2)
+        for layer in (layers := registry.find("models", name)(shape, classes)):
+            layer.declare(shape)
+            shape = layer.output(shape)
+        assert shape == (classes,)
+        assert len({layer.name for layer in layers}) == len(layers)
 
 
 def test_initial_weights_of_caffe_models_and_resnet_50():
@@ -101,7 +84,8 @@ def test_initial_weights_of_caffe_models_and_resnet_50():
         ("resnet50", (32, 32, 3), None, lambda layer: "bn" in layer and "expand" not in layer),
         ("googlenet", (79, 79, 3), None, lambda layer: 0 if "classifier" in layer else 0.2),
     ]:
-        values = started(name, shape)
+        replica = Replica(registry.find("models", name)(shape, 10), shape, backend=backend("numpy"), seed=1)
+        values = {tensor.name: replica.parameters[tensor.span] for tensor in replica.tensors}
         for tensor, value in values.items():
             layer, _, kind = tensor.rpartition(".")
             if kind == "weight":
