@@ -257,12 +257,6 @@ class Rule:
         raise NotImplementedError
 
 
-INITIAL_SCALE: Final = 65536.0
-"""Initial loss scale, as in PyTorch's ``GradScaler``."""
-GROWTH_INTERVAL: Final = 2000
-"""Number of updates without overflow before the scale doubles, as in PyTorch's ``GradScaler``."""
-
-
 class LossScale:
     """Loss scale of one replica, an object with ``loss_scale`` and ``parameters``, shared by all its optimizers.
 
@@ -309,9 +303,9 @@ class LossScaling:
 
     float16 has no numbers below 6e-8 and few below 6e-5, where many gradients lie. The loss, and so every
     gradient, is multiplied by ``replica.loss_scale``; an update divides by it. If a gradient overflowed, the
-    update is skipped and the scale halved; after ``growth_interval`` updates without overflow it doubles.
-    Gradients summed over ranks are equal, so all ranks decide alike. Scales are powers of two, so scaling causes
-    no rounding.
+    update is skipped and the scale halved; after ``growth_interval`` updates without overflow it doubles. Defaults
+    are those of PyTorch's ``GradScaler``. Gradients summed over ranks are equal, so all ranks decide alike. Scales
+    are powers of two, so scaling causes no rounding.
 
     Copies for parts of the parameters share the scale; a step then is an update of every part. A part whose
     gradient overflowed is skipped, and after the step the scale is halved once.
@@ -325,12 +319,7 @@ class LossScaling:
     steps = _delegated("steps")
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        replica: Any,
-        *,
-        scale: float = INITIAL_SCALE,
-        growth_interval: int = GROWTH_INTERVAL,
+        self, optimizer: Optimizer, replica: Any, *, scale: float = 65536.0, growth_interval: int = 2000
     ) -> None:
         self._optimizer = optimizer
         self._scale = LossScale(replica, scale, growth_interval)
