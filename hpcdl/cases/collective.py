@@ -125,7 +125,7 @@ COPIES: Final = 4
 @cache
 def parameters(model: str) -> int:
     """Return the elements of a model's gradient, for images of the size it is made for. Raises ValueError."""
-    from hpcdl.nn.layers.volumes import volumes
+    from hpcdl.nn.volumes import volumes
 
     shape, layers = architecture(Choice("models", model), None)
     return volumes(layers, shape, 1).parameters

@@ -31,7 +31,7 @@ from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import EVERY, REAL, Delays, ModelledCompute, Slowed, Straggler, accurate_sleep, oversleep
 from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.fabric.vectors import Parts
-from hpcdl.nn.layers.volumes import FLOAT_BYTES, volumes
+from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.bucketing import bucket_bytes
 from hpcdl.training.parts.journal import Journal

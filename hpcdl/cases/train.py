@@ -27,7 +27,7 @@ from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.comm import Comm, Counters
 from hpcdl.fabric.faults import Delays, Slowed, accurate_sleep
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder, Scalar
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.noise_and_sharpness import training_gap

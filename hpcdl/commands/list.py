@@ -131,7 +131,7 @@ def _settings(entry: JsonObject) -> str:
 
 def _volumes(model: Offer, batches: Sequence[int]) -> list[JsonObject]:
     """Return the volumes of a model per batch size, for images of the model's default shape."""
-    from hpcdl.nn.layers.volumes import volumes
+    from hpcdl.nn.volumes import volumes
 
     shape, classes = (p.default for p in list(inspect.signature(model).parameters.values())[:2])
     try:

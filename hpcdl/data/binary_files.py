@@ -9,9 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.dataset import DataError, Dataset, Labelled, check_labels, content, find_files, is_whole
-from hpcdl.data.parts.splits import in_memory_dataset
+from hpcdl.data.parts.splits import Augmentation, in_memory_dataset
 
 
 def check_length(path: Path, data: bytes, expected: int, what: str) -> None:
@@ -101,7 +100,7 @@ def mnist(*, path: str = "", pad_to: int | None = None, crop_padding: int = 0, f
 
     Nothing is downloaded. The files are searched in ``path`` if given, otherwise in $HPCDL_DATA/mnist and
     $HPCDL_DATA. ``pad_to`` adds a black border up to that side. ``crop_padding`` and ``flip`` are settings of
-    :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: LeCun, Bottou, Bengio and Haffner 1998 (Proc. IEEE
+    :class:`hpcdl.data.parts.splits.Augmentation`. Source: LeCun, Bottou, Bengio and Haffner 1998 (Proc. IEEE
     86). Raises DataError for invalid files or settings.
     """
     augmentation = Augmentation(crop_padding=crop_padding, flip=flip)
@@ -189,7 +188,7 @@ def cifar10(*, path: str = "", crop_padding: int = 0, flip: bool = False) -> Dat
 
     The six files of the binary version, plain or with .gz, are searched in ``path`` if given, otherwise in
     $HPCDL_DATA/cifar10, $HPCDL_DATA/cifar-10-batches-bin and $HPCDL_DATA. ``crop_padding`` (4 in the literature)
-    and ``flip`` are settings of :class:`hpcdl.data.parts.augmentation.Augmentation`. Source: A. Krizhevsky,
+    and ``flip`` are settings of :class:`hpcdl.data.parts.splits.Augmentation`. Source: A. Krizhevsky,
     Learning Multiple Layers of Features from Tiny Images, 2009. Raises DataError for invalid files or settings.
     """
     return cifar_dataset("cifar10", path, CIFAR_10, Augmentation(crop_padding=crop_padding, flip=flip))

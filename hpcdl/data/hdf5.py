@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.dataset import DataError, Dataset, class_numbers, content_digest, found_file, reading
-from hpcdl.data.parts.splits import ImageSplit, PixelCounts, PixelNormalization
+from hpcdl.data.parts.splits import Augmentation, ImageSplit, PixelCounts, PixelNormalization
 from hpcdl.trace.files import check_regular
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
     A relative ``path`` that does not exist is searched in $HPCDL_DATA. :mod:`hpcdl.data.hdf5` describes the
     layout; ``python -m hpcdl.data.convert`` writes such a file. ``crop`` cuts squares of that side, at random from
     training images, from the centre of test images. ``crop``, ``crop_padding`` and ``flip`` are settings of
-    :class:`hpcdl.data.parts.augmentation.Augmentation`; for ImageNet: 224, 0, true.
+    :class:`hpcdl.data.parts.splits.Augmentation`; for ImageNet: 224, 0, true.
 
     Mean and deviation are attributes of the file, or are computed from 256 evenly spaced training images. The
     digest covers all labels and 16 images of each split. Raises DataError for an invalid file or setting.
@@ -73,8 +72,8 @@ def hdf5(*, path: str = "", crop: int | None = None, crop_padding: int = 0, flip
     if not isinstance(path, str) or not path:
         raise DataError(f"hdf5: path must be the name of an HDF5 file, not {path!r}")
     source = found_file(Path(path))
-    file = _open_file(source)
     with reading(source):
+        file = _open_file(source)
         (train, train_labels), (test, test_labels) = (_split(file, source, split) for split in ("train", "test"))
         if train.shape != test.shape:
             raise DataError(f"{source}: test/images are {test.shape}, but the training images are {train.shape}")
@@ -141,11 +140,10 @@ def _normalization(file: "h5py.File", train: Images) -> PixelNormalization:
 def _open_file(path: Path) -> "h5py.File":
     import h5py
 
-    with reading(path):
-        check_regular(path)
-        path.open("rb").close()  # errors of h5py have no reason
-        try:
-            # without locks, which some parallel file systems lack; the cache is for several images per chunk
-            return h5py.File(path, "r", locking=False, rdcc_nbytes=1 << 25)
-        except OSError as error:
-            raise DataError(f"{path}: cannot be read: not HDF5, or truncated: {error}") from error
+    check_regular(path)
+    path.open("rb").close()  # errors of h5py have no reason
+    try:
+        # without locks, which some parallel file systems lack; the cache is for several images per chunk
+        return h5py.File(path, "r", locking=False, rdcc_nbytes=1 << 25)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: not HDF5, or truncated: {error}") from error

@@ -6,9 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.data.parts.augmentation import Augmentation
 from hpcdl.data.parts.dataset import DataError, Dataset, Labelled, class_numbers, found_file, reading
-from hpcdl.data.parts.splits import divided, in_memory_dataset
+from hpcdl.data.parts.splits import Augmentation, divided, in_memory_dataset
 from hpcdl.fabric.comm import Array
 from hpcdl.trace.files import MAX_DATA, check_regular
 
@@ -39,7 +38,7 @@ def numpy(
     Of images and labels alone, ``test_share`` is held out at random. Images are (n, height, width) or
     (n, height, width, channels), with ``channels_first`` (n, channels, height, width), of any numbers; their mean
     becomes 0 and their deviation 1. A relative ``path`` that does not exist is searched in $HPCDL_DATA. ``crop``,
-    ``crop_padding`` and ``flip`` are settings of :class:`hpcdl.data.parts.augmentation.Augmentation`.
+    ``crop_padding`` and ``flip`` are settings of :class:`hpcdl.data.parts.splits.Augmentation`.
     Raises DataError for an invalid file, array or setting.
     """
     if not isinstance(path, str) or not path:

@@ -4,12 +4,8 @@ from functools import partial
 from typing import Final
 
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.initial import gaussian, ones, xavier
-from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU
-from hpcdl.nn.layers.normalization import LRN
-from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
+from hpcdl.nn.layer import Layer, gaussian, ones, xavier
+from hpcdl.nn.layers import LRN, AveragePooling, Convolution, Dropout, Flatten, Linear, MaxPooling, ReLU
 
 MIN_UNPADDED = 16
 """Smallest height and width that leave one pixel after two 5x5 convolutions and two halvings."""

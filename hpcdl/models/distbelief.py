@@ -4,10 +4,7 @@ from typing import Final
 
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.affine import Linear, LocallyConnected
-from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
-from hpcdl.nn.layers.normalization import LRN
-from hpcdl.nn.layers.pooling import MaxPooling
+from hpcdl.nn.layers import LRN, Flatten, Linear, LocallyConnected, MaxPooling, Sigmoid
 
 MAX_LAYERS: Final = 1000
 

@@ -3,14 +3,10 @@
 from functools import partial
 from typing import Final
 
+from hpcdl.nn.composite import Auxiliary, Concat
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.initial import constant, he, xavier
-from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Auxiliary, Concat
-from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.normalization import LRN
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.layer import Layer, constant, he, xavier
+from hpcdl.nn.layers import LRN, AveragePooling, Convolution, Dropout, Flatten, GlobalAverage, Linear, MaxPooling
 
 
 def nin_cifar(shape: Shape = (32, 32, 3), classes: int = 10, *, dropout: float = 0.5) -> list[Layer]:  # noqa: ARG001

@@ -67,7 +67,13 @@ def table_text(layers: Sequence[SizedLayer]) -> str:
 def _layers(rows: Iterator[list[str]]) -> list[SizedLayer]:
     """Return the layers of the rows of a table, the first of which has the names of the columns."""
     columns, layers = next(rows, []), dict[str, SizedLayer]()
-    _check_columns(columns)
+    given = [group for group in (FLOP, SECONDS) if {*group} & {*columns}] or [FLOP]
+    for name in (*NEEDED, *(name for group in given for name in group)):
+        if name not in columns:
+            raise ValueError(f"column {name!r} is missing")
+    for name in columns:
+        if name not in COLUMNS or columns.count(name) > 1:
+            raise ValueError(f"column {shortened(name)} is unknown or there twice{nearest(name, COLUMNS)}")
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"has {len(row)} cells, but there are {len(columns)} columns")
@@ -78,16 +84,6 @@ def _layers(rows: Iterator[list[str]]) -> list[SizedLayer]:
     if not 0 < sum(layer.parameters for layer in layers.values()) < MAX_INTEGER:
         raise ValueError("parameters: a network needs some, and fewer than 2^63")
     return [*layers.values()]
-
-
-def _check_columns(columns: Sequence[str]) -> None:
-    given = [group for group in (FLOP, SECONDS) if {*group} & {*columns}] or [FLOP]
-    for name in (*NEEDED, *(name for group in given for name in group)):
-        if name not in columns:
-            raise ValueError(f"column {name!r} is missing")
-    for name in columns:
-        if name not in COLUMNS or columns.count(name) > 1:
-            raise ValueError(f"column {shortened(name)} is unknown or there twice{nearest(name, COLUMNS)}")
 
 
 def _value(name: str, text: str) -> Any:

@@ -2,13 +2,10 @@
 
 from typing import Final
 
+from hpcdl.nn.composite import Residual
 from hpcdl.nn.geometry import Shape
-from hpcdl.nn.initial import gaussian, he, zeros
-from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Residual
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import GlobalAverage, MaxPooling, Subsampling
+from hpcdl.nn.layer import Layer, gaussian, he, zeros
+from hpcdl.nn.layers import BatchNorm, Convolution, GlobalAverage, Linear, MaxPooling, Subsampling
 
 
 def cifar_resnet(depth: int, classes: int, option: str) -> list[Layer]:
@@ -28,22 +25,14 @@ def cifar_resnet(depth: int, classes: int, option: str) -> list[Layer]:
             halves, shortcut = stage > 1 and i == 1, list[Layer]()
             if halves:
                 shortcut = [Subsampling("subsample", filters)] if option == "A" else _projection(filters, 2)
-            layers.append(_block(f"block{stage}_{i}", filters, 2 if halves else 1, shortcut))
+            branch: list[Layer] = [
+                Convolution("conv1", filters, 3, stride=2 if halves else 1, padding=1, bias=None),
+                BatchNorm("bn1", relu=True),
+                Convolution("conv2", filters, 3, padding=1, bias=None),
+                BatchNorm("bn2"),
+            ]
+            layers.append(Residual(f"block{stage}_{i}", branch, shortcut, relu=True))
     return [*layers, GlobalAverage("pool"), Linear("fc", classes, weight=he)]
-
-
-def _block(name: str, filters: int, stride: int, shortcut: list[Layer]) -> Residual:
-    return Residual(
-        name,
-        [
-            Convolution("conv1", filters, 3, stride=stride, padding=1, bias=None),
-            BatchNorm("bn1", relu=True),
-            Convolution("conv2", filters, 3, padding=1, bias=None),
-            BatchNorm("bn2"),
-        ],
-        shortcut,
-        relu=True,
-    )
 
 
 def resnet20(shape: Shape = (32, 32, 3), classes: int = 10, *, option: str = "A") -> list[Layer]:  # noqa: ARG001
@@ -80,24 +69,16 @@ def resnet50(shape: Shape = (224, 224, 3), classes: int = 1000) -> list[Layer]: 
         for i in range(depth):
             stride = 2 if stage > 2 and i == 0 else 1
             shortcut = _projection(4 * filters, stride) if i == 0 else []
-            layers.append(_bottleneck(f"res{stage}{'abcdef'[i]}", filters, stride, shortcut))
+            branch: list[Layer] = [
+                Convolution("reduce", filters, 1, bias=None),
+                BatchNorm("reduce_bn", relu=True),
+                Convolution("3x3", filters, 3, stride=stride, padding=1, bias=None),
+                BatchNorm("3x3_bn", relu=True),
+                Convolution("expand", 4 * filters, 1, bias=None),
+                BatchNorm("expand_bn", gamma=zeros),
+            ]
+            layers.append(Residual(f"res{stage}{'abcdef'[i]}", branch, shortcut, relu=True))
     return [*layers, GlobalAverage("pool5"), Linear("fc", classes, weight=gaussian(0.01))]
-
-
-def _bottleneck(name: str, filters: int, stride: int, shortcut: list[Layer]) -> Residual:
-    return Residual(
-        name,
-        [
-            Convolution("reduce", filters, 1, bias=None),
-            BatchNorm("reduce_bn", relu=True),
-            Convolution("3x3", filters, 3, stride=stride, padding=1, bias=None),
-            BatchNorm("3x3_bn", relu=True),
-            Convolution("expand", 4 * filters, 1, bias=None),
-            BatchNorm("expand_bn", gamma=zeros),
-        ],
-        shortcut,
-        relu=True,
-    )
 
 
 def _projection(filters: int, stride: int) -> list[Layer]:

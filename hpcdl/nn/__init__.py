@@ -3,7 +3,7 @@
 A model is a list of layers without memory. A replica binds them to two vectors, ``parameters`` and
 ``gradients``, and to the kernels of a backend::
 
-    layers (layers/)  ──bind──>  bound layers  ──call──>  kernels/numpy, numba, cupy
+    layers (layers.py)  ──bind──>  bound layers  ──call──>  kernels/numpy, numba, cupy
                                       │
                         replica.parameters, replica.gradients: one vector each
 

@@ -13,9 +13,7 @@ import numpy as np
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Backend, Bound
 from hpcdl.nn.geometry import Shape, master, storage_dtype
-from hpcdl.nn.initial import draws
-from hpcdl.nn.layer import Chain, Layer, Site, Variable
-from hpcdl.nn.loss import SoftmaxCrossEntropy
+from hpcdl.nn.layer import Chain, Layer, Site, SoftmaxCrossEntropy, Variable, draws
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from hpcdl.fabric.comm import INPUT
 from hpcdl.models.layers import REST, parsed_table, read_table
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 from hpcdl.trace.export import Node, read_chakra
 from hpcdl.trace.files import JsonObject, from_json, parse_json
 from hpcdl.trace.run import Run

@@ -26,8 +26,7 @@ from hpcdl.data.parts.dataset import DataError
 from hpcdl.fabric.network import Link
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.volumes import FLOAT_BYTES, by_layer
+from hpcdl.nn.layers import Convolution, Linear, LocallyConnected
 from hpcdl.nn.split.division import LINEAR
 from hpcdl.nn.split.layers import (
     batch_norm_by_positions,
@@ -37,7 +36,8 @@ from hpcdl.nn.split.layers import (
     linear_by_outputs,
     locally_connected_by_rows,
 )
-from hpcdl.nn.split.layout import by_images, cut
+from hpcdl.nn.split.part import by_images, cut
+from hpcdl.nn.volumes import FLOAT_BYTES, by_layer
 from hpcdl.prediction.network_file import NetworkEstimate
 from hpcdl.prediction.programs import scheme_traits
 from hpcdl.prediction.steps import Times, predicted_step, unequal

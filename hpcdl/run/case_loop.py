@@ -17,7 +17,7 @@ from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
 from hpcdl.launch.counters import Usage, columns, health_of_case
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 from hpcdl.launch.process import HEARTBEAT, RELAUNCH, advice, status_folder
-from hpcdl.nn.threads import threads
+from hpcdl.nn.backend import threads
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure
 from hpcdl.run.job import Job

@@ -16,8 +16,7 @@ from hpcdl.launch.counters import Counters, Sensors
 from hpcdl.launch.environment import describe_rank
 from hpcdl.launch.machine import link_counters
 from hpcdl.launch.process import stop_requested
-from hpcdl.nn.backend import backend
-from hpcdl.nn.threads import threads
+from hpcdl.nn.backend import backend, threads
 from hpcdl.run.failed_cases import Failure
 from hpcdl.suite import Case
 from hpcdl.trace.files import JsonObject

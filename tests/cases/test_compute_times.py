@@ -8,7 +8,7 @@ from contract.cases import case_of
 from hpcdl import registry, suite
 from hpcdl.cases.keys import compute_times
 from hpcdl.cases.keys.compute_times import CORE, DEVICES, FILES, ComputeTimes, at_rate, recorded, shipped
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, read, write_part
 

@@ -22,7 +22,7 @@ from hpcdl.fabric.faults import ModelledCompute
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.models.caffe import lenet5
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.journal import Journal

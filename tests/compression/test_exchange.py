@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from contract.aggregations import SPARSE
 from contract.compression import COMPRESSORS, SCHEMES, Side, covering, exchanged, fits, planned
+from contract.compressors import Accumulating, Largest, Selected
 from contract.generated import generated
-from contract.largest import Accumulating, Largest, Selected
 from contract.tiny import replicas, tiny_session
 from hypothesis import strategies as st
 

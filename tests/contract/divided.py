@@ -7,12 +7,23 @@ from contract.training import LEARNING_RATE
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU, Sigmoid
-from hpcdl.nn.layers.normalization import LRN, BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling, Subsampling
+from hpcdl.nn.composite import Auxiliary, Concat, Residual
+from hpcdl.nn.layer import gaussian
+from hpcdl.nn.layers import (
+    LRN,
+    AveragePooling,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    Flatten,
+    GlobalAverage,
+    Linear,
+    LocallyConnected,
+    MaxPooling,
+    ReLU,
+    Sigmoid,
+    Subsampling,
+)
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.sgd import SGD

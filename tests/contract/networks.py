@@ -1,10 +1,8 @@
 """Networks of several tests, some without dropout, and the parts of a training step."""
 
 from hpcdl import registry
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Auxiliary
-from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.pooling import MaxPooling
+from hpcdl.nn.composite import Auxiliary
+from hpcdl.nn.layers import Convolution, Dropout, Flatten, Linear, MaxPooling
 
 
 def with_classifiers(classes):

@@ -9,8 +9,7 @@ from contract.sessions import noise, silent_journal, training_session
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.layers import Flatten, Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.parts.session import test_share as share_of_test

@@ -10,9 +10,7 @@ from contract.sessions import SEED, silent_journal, training_session
 from hpcdl import registry
 from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
+from hpcdl.nn.layers import BatchNorm, Flatten, Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.optim.sgd import SGD

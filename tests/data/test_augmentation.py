@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from hpcdl.data.binary_files import pad_to_square
-from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.splits import PixelCounts, PixelNormalization, in_memory_dataset
+from hpcdl.data.parts.splits import Augmentation, PixelCounts, PixelNormalization, in_memory_dataset
 
 from .conftest import message_of
 

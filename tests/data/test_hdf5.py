@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from hpcdl.data.hdf5 import SAMPLED, Images, hdf5
-from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.splits import in_memory_dataset
+from hpcdl.data.parts.splits import Augmentation, in_memory_dataset
 
 from .conftest import everything, message_of
 

@@ -12,7 +12,7 @@ def contract(results, name, tiny):
     if importlib.util.find_spec("pytest") is None:
         results.put("tests/nn", shown="not run: pytest is not installed; carry its wheels")
         return
-    folder = Path(__file__).resolve().parent.parent / ("nn/test_masks_statistics_and_starts.py" if tiny else "nn")
+    folder = Path(__file__).resolve().parent.parent / ("nn/test_layers.py" if tiny else "nn")
     chosen = f"({name} or {name}-) and not processor"
     command = [sys.executable, "-m", "pytest", "-q", "--maxfail=20", folder, "-k", chosen]
     if not tiny and importlib.util.find_spec("xdist") is not None:

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from contract.device import OnDevice, inside
 
 from hpcdl.nn.geometry import master, storage_dtype
 from hpcdl.nn.kernels.cupy import device as sources
@@ -198,3 +199,23 @@ def narrow(array, dtype):
         return array.astype(dtype)
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+class Strict(Processor):
+    """A processor whose arrays are :class:`OnDevice`."""
+
+    def empty(self, shape, dtype):
+        return OnDevice(super().empty(shape, dtype))
+
+    def zeros(self, shape, dtype):
+        return OnDevice(super().zeros(shape, dtype))
+
+    def asarray(self, array):
+        assert type(array) is np.ndarray
+        return OnDevice(super().asarray(array))
+
+    def to_host(self, array):
+        return array.held.copy()
+
+    def launch(self, source, kernel, dtype, grid, *arguments):
+        super().launch(source, kernel, dtype, grid, *map(inside, arguments))

@@ -9,8 +9,7 @@ import pytest
 from gpu import check, exact_part
 from gpu.processor import GXX, Processor
 
-from hpcdl.nn.kernels.cupy.backend import backend_on
-from hpcdl.nn.kernels.cupy.gpu import gpu_availability
+from hpcdl.nn.kernels.cupy.gpu import backend_on, gpu_availability
 
 PROGRAM = Path(__file__).with_name("check.py")
 

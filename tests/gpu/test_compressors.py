@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 from contract.compression import COMPRESSORS, SCHEMES, covering, exchanged, fits, planned, tensors_of
 from contract.training import digits, session
-from gpu.processor import GXX, Processor
-from gpu.strict import Strict
+from gpu.processor import GXX, Processor, Strict
 
 from hpcdl import registry
 from hpcdl.aggregation.ring import ring
 from hpcdl.compression.parts.protocol import Compression, Layout, to_device
 from hpcdl.fabric.virtual.clocks import in_process
-from hpcdl.nn.kernels.cupy.backend import backend_on
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.kernels.cupy.gpu import backend_on
+from hpcdl.nn.layers import Flatten, Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.training.layerwise import layerwise
 from hpcdl.training.parts.compressed import Compressed

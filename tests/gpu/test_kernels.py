@@ -9,9 +9,9 @@ from gpu.processor import GXX, Processor, narrow, wide
 from hpcdl.nn import geometry
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import master, storage_dtype
-from hpcdl.nn.kernels.cupy.backend import backend_on
 from hpcdl.nn.kernels.cupy.device import Grid, grid_over, grid_over_rows
 from hpcdl.nn.kernels.cupy.elementwise import channel_sum
+from hpcdl.nn.kernels.cupy.gpu import backend_on
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
 

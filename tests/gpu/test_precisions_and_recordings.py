@@ -9,16 +9,12 @@ from contract import networks
 from gpu.processor import GXX, Processor
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.kernels.cupy.backend import backend_on
+from hpcdl.nn.composite import Residual
 from hpcdl.nn.kernels.cupy.device import EnginePlan, Uid
-from hpcdl.nn.kernels.cupy.gpu import Gpu
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Residual
-from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import MaxPooling
+from hpcdl.nn.kernels.cupy.gpu import Gpu, backend_on
+from hpcdl.nn.layers import BatchNorm, Convolution, Dropout, Flatten, Linear, MaxPooling
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.protocol import LossScaling
 from hpcdl.optim.sgd import SGD
 
 pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")

@@ -10,7 +10,7 @@ from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.models.caffe import lenet5
 from hpcdl.nn.backend import backend
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.protocol import LossScaling
 from hpcdl.optim.sgd import SGD
 from hpcdl.registry import find
 

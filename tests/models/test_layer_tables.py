@@ -18,7 +18,7 @@ from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.models.layers import MAX_LAYERS, OFFERS, read_table, table_text
 from hpcdl.nn.layer import SizedLayer
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 from hpcdl.prediction.steps import _compute_seconds
 from hpcdl.trace.files import MAX_TEXT
 

@@ -13,7 +13,7 @@ from hpcdl import registry
 from hpcdl.cases.keys.step_spec import partition
 from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.elementwise import Dropout
+from hpcdl.nn.layers import Dropout
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.ad_psgd import ad_psgd

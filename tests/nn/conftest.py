@@ -8,12 +8,9 @@ from contract import networks
 from gpu.processor import GXX, Processor
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.kernels.cupy.backend import backend_on
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU
-from hpcdl.nn.layers.normalization import LRN, BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
+from hpcdl.nn.composite import Concat, Residual
+from hpcdl.nn.kernels.cupy.gpu import backend_on
+from hpcdl.nn.layers import LRN, AveragePooling, BatchNorm, Convolution, Dropout, Flatten, Linear, MaxPooling, ReLU
 from hpcdl.nn.replica import Replica
 
 ON_PROCESSOR = "cupy on a processor"

@@ -3,12 +3,9 @@
 import numpy as np
 import pytest
 
-from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Residual
-from hpcdl.nn.layers.elementwise import ReLU
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import MaxPooling
+from hpcdl.nn.composite import Residual
+from hpcdl.nn.layer import gaussian
+from hpcdl.nn.layers import BatchNorm, Convolution, Linear, LocallyConnected, MaxPooling, ReLU
 from hpcdl.nn.replica import Replica
 
 some = gaussian(1.0)

@@ -6,11 +6,17 @@ import math
 import numpy as np
 import pytest
 
-from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.affine import Convolution, LocallyConnected
-from hpcdl.nn.layers.elementwise import Sigmoid
-from hpcdl.nn.layers.normalization import LRN, BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.layer import gaussian
+from hpcdl.nn.layers import (
+    LRN,
+    AveragePooling,
+    BatchNorm,
+    Convolution,
+    GlobalAverage,
+    LocallyConnected,
+    MaxPooling,
+    Sigmoid,
+)
 from hpcdl.nn.replica import Replica
 
 torch = pytest.importorskip("torch")

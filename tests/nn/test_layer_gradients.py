@@ -4,12 +4,23 @@ import numpy as np
 import pytest
 
 from hpcdl.commands.parts.contracts import gradient_errors
-from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.elementwise import Dropout, Flatten, ReLU, Sigmoid
-from hpcdl.nn.layers.normalization import LRN, BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, GlobalAverage, MaxPooling, Subsampling
+from hpcdl.nn.composite import Concat, Residual
+from hpcdl.nn.layer import gaussian
+from hpcdl.nn.layers import (
+    LRN,
+    AveragePooling,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    Flatten,
+    GlobalAverage,
+    Linear,
+    LocallyConnected,
+    MaxPooling,
+    ReLU,
+    Sigmoid,
+    Subsampling,
+)
 from hpcdl.nn.replica import Replica
 
 from .conftest import BACKENDS, Probe, kernels_of

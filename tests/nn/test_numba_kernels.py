@@ -9,18 +9,17 @@ import numpy as np
 import pytest
 from numba.core.dispatcher import Dispatcher
 
-from hpcdl.nn.backend import NormVectors, Weights, backend
+from hpcdl.nn.backend import NormVectors, Weights, backend, limit, parallel_ranges, threads
 from hpcdl.nn.geometry import BatchNormGeometry, WindowGeometry
 from hpcdl.nn.kernels import numba as package
 from hpcdl.nn.kernels.numba import parts
 from hpcdl.nn.kernels.numba.convolution import Convolution
-from hpcdl.nn.kernels.numba.normalization import BatchNorm
+from hpcdl.nn.kernels.numba.memory_bound import BatchNorm
 from hpcdl.nn.kernels.numba.toom_cook import SIZE, matrices
 from hpcdl.nn.kernels.numba.vectors import REGISTER_BYTES, ROWS, VECTORS, tile
 from hpcdl.nn.kernels.numba.winograd import Winograd
-from hpcdl.nn.kernels.numpy.affine import Im2col
+from hpcdl.nn.kernels.numpy.windows import Im2col
 from hpcdl.nn.replica import Replica
-from hpcdl.nn.threads import limit, parallel_ranges, threads
 from hpcdl.run.job import Job
 
 

@@ -8,7 +8,7 @@ from contract.networks import with_classifiers
 
 from hpcdl.nn.backend import Weights, backend
 from hpcdl.nn.geometry import WindowGeometry
-from hpcdl.nn.kernels.numpy import affine
+from hpcdl.nn.kernels.numpy import windows
 from hpcdl.nn.kernels.numpy.activation_pool import _POOL, ALIGNMENT, _Pool, allocate
 from hpcdl.nn.replica import Replica
 
@@ -16,7 +16,7 @@ GEOMETRY = WindowGeometry((9, 7, 4), (5, 4, 6), (3, 3), (2, 2), (1, 1), "float64
 
 
 def run(x, dy, weight, bias):
-    op = affine.Im2col(GEOMETRY)
+    op = windows.Im2col(GEOMETRY)
     weights = Weights(weight, bias, np.full_like(weight, np.nan), np.full_like(bias, np.nan))
     y = op.forward(x, weights)
     return y, op.backward(dy, weights, needs_dx=True), weights.dweight, weights.dbias
@@ -28,8 +28,8 @@ def test_chunks_of_any_size_give_the_same(monkeypatch):
         random = np.random.default_rng(1)
         arguments = [random.standard_normal(s) for s in [(3, 9, 7, 4), (3, 5, 4, 6), (6, 3, 3, 2), (6,)]]
         whole = run(*arguments)
-        monkeypatch.setattr(affine, "CHUNK_BYTES", 1)
-        monkeypatch.setattr(affine, "CHUNK_ROWS", rows)
+        monkeypatch.setattr(windows, "CHUNK_BYTES", 1)
+        monkeypatch.setattr(windows, "CHUNK_ROWS", rows)
         for ours, expected in zip(run(*arguments), whole, strict=True):
             np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
 

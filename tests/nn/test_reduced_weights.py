@@ -8,8 +8,7 @@ from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.layers import Flatten, Linear
 from hpcdl.nn.reduced_weights import Pruning, Quantization, prune, pruned, quantized, round_rows
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adaptive import Adam

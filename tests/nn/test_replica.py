@@ -5,9 +5,8 @@ import pytest
 from contract import networks
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.composite import Concat
-from hpcdl.nn.layers.elementwise import Dropout, ReLU
+from hpcdl.nn.composite import Concat
+from hpcdl.nn.layers import Convolution, Dropout, Linear, ReLU
 from hpcdl.nn.replica import Replica
 
 from .conftest import host

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Concat, Residual
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.composite import Concat, Residual
+from hpcdl.nn.layers import Convolution, Flatten, Linear, LocallyConnected
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import SPLITS, divide
 from hpcdl.nn.split.layers import windowed
@@ -52,7 +51,7 @@ def test_the_parts_of_the_ranks_are_the_whole_layer(split, linear):
 
 def test_rows_that_windows_read():
     """The drawing of the module: 7 rows, kernel 3, padding 1, two ranks."""
-    takes, gives = windowed((7, 5, 2), (7, 5, 4), Convolution("conv", 4, 3, padding=1).window, 2, layer="conv")
+    takes, gives = windowed(Convolution("conv", 4, 3, padding=1), (7, 5, 2), 2)
     assert (takes.ranges, gives.ranges) == (((-1, 5), (3, 8)), ((0, 4), (4, 7)))
 
 

@@ -131,8 +131,7 @@ def contend(kind, name, batch, count):
         return
     import threadpoolctl
 
-    from hpcdl.nn.backend import backend
-    from hpcdl.nn.threads import threads
+    from hpcdl.nn.backend import backend, threads
 
     kernels = backend(kind)
     with threadpoolctl.threadpool_limits(1 if kernels.divides_products else count, "blas"), threads(count):

@@ -12,8 +12,8 @@ from hpcdl.cases.keys.suite_tables import module_of
 from .conftest import CASES, text_of
 
 ONE_LAYER = """
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.affine import Linear
+from hpcdl.nn.layers import Flatten
+from hpcdl.nn.layers import Linear
 
 def one_layer(shape, classes):
     return [Flatten("flatten"), Linear("only", classes)]

@@ -4,7 +4,7 @@ import pytest
 from contract.cases import ran
 
 from hpcdl.cases.train import memory_bytes
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 
 SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape": [11, 40, 1], "classes": 8192}}
 

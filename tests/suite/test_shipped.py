@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data.test_idx_files import idx_bytes
+from data.test_binary_files import idx_bytes
 
 from hpcdl import suite
 from hpcdl.cli import main

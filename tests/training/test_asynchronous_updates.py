@@ -13,8 +13,7 @@ from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.layers import Flatten, Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.optim.adaptive import Adagrad, Adam, RMSProp
 from hpcdl.optim.sgd import SGD

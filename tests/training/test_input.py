@@ -12,8 +12,7 @@ from hpcdl import registry
 from hpcdl.cases import train
 from hpcdl.cases.keys.key import restored
 from hpcdl.cases.keys.train_spec import TrainSpec
-from hpcdl.data.parts.augmentation import Augmentation
-from hpcdl.data.parts.splits import in_memory_dataset
+from hpcdl.data.parts.splits import Augmentation, in_memory_dataset
 from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.inputs import Prefetch

@@ -26,12 +26,18 @@ from contract.training import check_journals
 from hpcdl import registry
 from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.models.resnet import resnet20
-from hpcdl.nn.initial import gaussian
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Auxiliary, Residual
-from hpcdl.nn.layers.elementwise import Dropout, Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import AveragePooling, MaxPooling
+from hpcdl.nn.composite import Auxiliary, Residual
+from hpcdl.nn.layer import gaussian
+from hpcdl.nn.layers import (
+    AveragePooling,
+    BatchNorm,
+    Convolution,
+    Dropout,
+    Flatten,
+    Linear,
+    LocallyConnected,
+    MaxPooling,
+)
 from hpcdl.nn.split import layers as splitters
 from hpcdl.nn.split.division import divide
 from hpcdl.optim.adaptive import Adagrad

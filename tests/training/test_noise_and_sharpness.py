@@ -13,8 +13,7 @@ from hpcdl.cases.keys.train_spec import TrainSpec
 from hpcdl.cases.train import program
 from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.layers import Flatten, Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.training.parts.noise_and_sharpness import extreme_eigenvalues, training_gap
 

@@ -16,9 +16,7 @@ from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
 from hpcdl.nn.kernels.numpy import activation_pool
-from hpcdl.nn.layers.affine import Convolution, Linear
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
+from hpcdl.nn.layers import BatchNorm, Convolution, Flatten, Linear
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.mesh import Place, placed

@@ -14,9 +14,7 @@ from hpcdl.fabric.comm import Counters, PeerLost
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten, Sigmoid
-from hpcdl.nn.layers.normalization import BatchNorm
+from hpcdl.nn.layers import BatchNorm, Flatten, Linear, Sigmoid
 from hpcdl.nn.replica import Replica
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training import sandblaster as module

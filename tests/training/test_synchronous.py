@@ -15,7 +15,7 @@ from hpcdl.cases.parts.step_simulation import Conditions, virtual_step
 from hpcdl.data.parts.sharding import Shares
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.virtual.clocks import in_process, simulated
-from hpcdl.optim.parts.loss_scaling import LossScaling
+from hpcdl.optim.parts.protocol import LossScaling
 from hpcdl.optim.sgd import SGD
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise

@@ -16,8 +16,7 @@ from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.vectors import partition
 from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
-from hpcdl.nn.layers.affine import Linear
-from hpcdl.nn.layers.elementwise import Flatten, ReLU
+from hpcdl.nn.layers import Flatten, Linear, ReLU
 from hpcdl.nn.replica import Replica
 from hpcdl.training import zero as module
 from hpcdl.training.synchronous import synchronous

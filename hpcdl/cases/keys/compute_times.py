@@ -25,8 +25,8 @@ from hpcdl.fabric.comm import INPUT, SHARD_UPDATE
 from hpcdl.models.layers import REST
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
-from hpcdl.nn.layers.volumes import by_layer, volumes
 from hpcdl.nn.split.division import Division
+from hpcdl.nn.volumes import by_layer, volumes
 from hpcdl.registry import nearest
 from hpcdl.trace.run import Run
 from hpcdl.training.parts.sections import EXCHANGES

@@ -31,9 +31,9 @@ from hpcdl.fabric.vectors import sizes_only
 from hpcdl.nn.backend import Backend
 from hpcdl.nn.geometry import Shape, master
 from hpcdl.nn.layer import Layer, SizedLayer
-from hpcdl.nn.layers.volumes import volumes
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import Division
+from hpcdl.nn.volumes import volumes
 from hpcdl.optim.parts.protocol import Optimizer
 from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.inputs import Inputs, NoUpdates, SizedInputs

@@ -18,11 +18,10 @@ from hpcdl.fabric.network import NETWORKS, Site
 from hpcdl.nn.backend import Backend, backend
 from hpcdl.nn.geometry import HALF, master, storage_dtype
 from hpcdl.nn.layer import Layer
-from hpcdl.nn.layers.volumes import FLOAT_BYTES, volumes
 from hpcdl.nn.reduced_weights import Pruning, Quantization, pruned, quantized
 from hpcdl.nn.replica import Replica
-from hpcdl.optim.parts.loss_scaling import LossScaling
-from hpcdl.optim.parts.protocol import Optimizer
+from hpcdl.nn.volumes import FLOAT_BYTES, volumes
+from hpcdl.optim.parts.protocol import LossScaling, Optimizer
 from hpcdl.optim.parts.schedules import schedule
 from hpcdl.registry import nearest
 from hpcdl.training.parts.inputs import Inputs

@@ -198,7 +198,7 @@ def sizes(
 class BoundSizes:
     """Layer, or rank's part of a layer, that gives arrays of the right shapes.
 
-    An array of a whole batch has one row (:attr:`hpcdl.nn.split.layout.Layout.of_batch`) and does not tell the
+    An array of a whole batch has one row (:attr:`hpcdl.nn.split.part.Layout.of_batch`) and does not tell the
     images. So the part that gives it leaves its input for the part that takes it. A branch that ends by images
     does not tell those of the whole batch: the fork leaves its input for the switch after the branch.
     """

@@ -28,8 +28,8 @@ from hpcdl.launch.preflight import Finding
 from hpcdl.nn.backend import backend
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
-from hpcdl.nn.layers.volumes import volumes
 from hpcdl.nn.replica import Replica, Tensor
+from hpcdl.nn.volumes import volumes
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.plan import kind_of

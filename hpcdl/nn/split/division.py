@@ -8,17 +8,12 @@ from functools import partial
 from typing import Any, Final
 
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.composite import Auxiliary, Concat, Residual, ShortcutSum
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
-from hpcdl.nn.layer import Layer, Site, Variable
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual, ShortcutSum
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import WindowPooling
-from hpcdl.nn.loss import AuxiliaryLoss
+from hpcdl.nn.layer import AuxiliaryLoss, Layer, Site, Variable
+from hpcdl.nn.layers import BatchNorm, Convolution, Flatten, Linear, LocallyConnected, WindowPooling
 from hpcdl.nn.split import layers as splits
-from hpcdl.nn.split.layout import Layout, by_images
-from hpcdl.nn.split.part import Joint, Part, along
+from hpcdl.nn.split.part import Joint, Layout, Part, along, by_images
 
 
 class Fork:
@@ -108,82 +103,6 @@ class Classifier:
         return self._loss.take()
 
 
-Placed = tuple[Part, "Shape"]
-"""A part, and the shape of its input on this rank."""
-Divide = Callable[[Sequence["Layer"], "Shape", Layout], tuple[list[Placed], Layout]]
-"""Function (layers, shape of their inputs, its layout) that returns their parts, and the layout of the outputs."""
-Branched = Auxiliary | Concat | Residual
-
-
-def divide_branches(
-    layer: Branched, shape: Shape, have: Layout, rank: int, divide: Divide
-) -> tuple[list[Placed], Layout]:
-    """Divide each branch alone; all branches start in the layout of the input and end in one common layout.
-
-    The parts are a sequence, so that activations move between them as between layers::
-
-        fork   branch 1   switch   branch 2   switch   branch 3   join
-
-    The fork keeps the input on its rank. A switch keeps the outputs of the branch before it and returns the input.
-    So an input that n convolutions read is gathered n times, as it counts n times in |D| (Iandola et al. 2016).
-
-    The branches of a sum end in the layout of the first one. Those of a concatenation stay cut by rows; otherwise
-    they end by images, because parts of each branch's channels are not consecutive channels of all branches.
-
-    ValueError, naming the layer: a branch that ends in a flattened image.
-    """
-    name, local = layer.name, have.array(rank, shape)
-    outputs = [chain.output(shape) for chain in layer.chains]
-    divided = [divide([_inside(name, layer) for layer in chain.layers], shape, have) for chain in layer.chains]
-    takes, gives = _common(layer, shape, have, [end for _, end in divided], outputs)
-    arrays = [taken.array(rank, output) for taken, output in zip(takes, outputs, strict=True)]
-    fork = Joint(f"{name}.fork", local, partial(Fork, name, local))
-    placed: list[Placed] = [(Part(fork, have, have, rank, stashes=True), local)]
-    for number, (parts, _) in enumerate(divided, start=1):
-        last = number == len(divided)
-        switch = Joint(f"{name}.switch{number}", local, partial(Switch, name))
-        joint = _join(layer, arrays, local) if last else switch
-        end = Part(joint, takes[number - 1], gives if last else have, rank, stashes=True)
-        placed += [*parts, (end, arrays[number - 1])]
-    return placed, gives
-
-
-def _inside(outer: str, layer: Layer) -> Layer:
-    """Return the layer with its full name, by which its initial values are drawn."""
-    renamed = copy(layer)
-    setattr(renamed, "name", f"{outer}.{layer.name}")  # noqa: B010 - the protocol lets a user's layer keep it read-only
-    return renamed
-
-
-def _common(
-    layer: Branched, shape: Shape, have: Layout, ends: Sequence[Layout], outputs: Sequence[Shape]
-) -> tuple[list[Layout], Layout]:
-    """Return the layouts in which the join takes the branches, and that of its own outputs."""
-    if isinstance(layer, Auxiliary):
-        return [by_images(outputs[0])], have
-    if any(end.shape != output for end, output in zip(ends, outputs, strict=True)):
-        raise ValueError(f"{layer.name}: a branch that ends in a flattened image cannot be split")
-    if isinstance(layer, Residual):
-        return [ends[0], ends[0]], ends[0]
-    whole, first = layer.output(shape), ends[0]
-    by_rows = 0 < first.axis < len(whole)
-    if by_rows and all((end.axis, end.ranges) == (first.axis, first.ranges) for end in ends):
-        return [*ends], Layout(whole, first.axis, first.ranges)
-    return [*map(by_images, outputs)], by_images(whole)
-
-
-def _join(layer: Branched, arrays: Sequence[Shape], local: Shape) -> Joint:
-    """Return the join of branches with outputs of the shapes ``arrays`` on this rank."""
-    name, of = f"{layer.name}.join", layer.name
-    if isinstance(layer, Residual):
-        return Joint(name, arrays[0], partial(Sum, of, arrays[0], layer.relu))
-    if isinstance(layer, Concat):
-        outputs = (*arrays[0][:-1], sum(shape[-1] for shape in arrays))
-        return Joint(name, outputs, partial(Concatenated, of, arrays))
-    (classes,) = arrays[0]
-    return Joint(name, local, partial(Classifier, of, classes, layer.weight))
-
-
 Splitter = Callable[[Any, "Shape", Layout, int, int], list[Part]]
 """Function (layer, shape of its inputs, their layout, rank, ranks) that returns the parts of the layer."""
 SPLITS: Final[dict[str, dict[type, Splitter]]] = {
@@ -194,16 +113,6 @@ SPLITS: Final[dict[str, dict[type, Splitter]]] = {
 """Ways to split, and the axis along which each splits layers of images; the others are data-parallel."""
 LINEAR: Final[dict[str, Splitter]] = {"outputs": splits.linear_by_outputs, "inputs": splits.linear_by_inputs}
 """Ways to split fully connected layers."""
-
-
-@dataclass(frozen=True)
-class _Way:
-    """Split of the layers, and a rank of the model group."""
-
-    split: str
-    linear: str
-    rank: int
-    ranks: int
 
 
 @dataclass(frozen=True)
@@ -267,54 +176,126 @@ def divide(layers: Sequence[Layer], shape: Shape, *, split: str, linear: str, ra
     hybrid keeps layers with branches whole, and batch normalisation within each rank's images; other splits
     normalise by the batch of the whole group. ValueError, naming the layer, for one that cannot be split so.
     """
-    way = _Way(split, linear, rank, ranks)
+    divider = _Divider(split, linear, rank, ranks)
     divided: list[tuple[Part, Shape, str]] = []
     have = by_images(shape)
     for layer in layers:
-        placed, have = _chain([layer], shape, have, way)
+        placed, have = divider.chain([layer], shape, have)
         divided += [(part, local, layer.name) for part, local in placed]
         shape = layer.output(shape)
     parts, shapes, names = zip(*divided, strict=True)
     return Division(parts, shapes, names, shape)
 
 
-def _chain(layers: Sequence[Layer], shape: Shape, have: Layout, way: _Way) -> tuple[list[Placed], Layout]:
-    """Return the parts of consecutive ``layers`` with their input shapes, and the layout of the outputs."""
-    placed: list[Placed] = []
-    for layer in layers:
-        if isinstance(layer, Branched) and way.split != "hybrid":
-            inside = partial(_chain, way=way)
-            parts, have = divide_branches(layer, shape, have, way.rank, inside)
-            placed += parts
-        else:
-            for part in _parts(layer, shape, have, way):
-                placed.append((part, part.takes.array(way.rank, shape)))
-                have = part.gives
-        shape = layer.output(shape)
-    return placed, have
+Placed = tuple[Part, Shape]
+"""A part, and the shape of its input on this rank."""
+Branched = Auxiliary | Concat | Residual
 
 
-def _parts(layer: Layer, shape: Shape, have: Layout, way: _Way) -> list[Part]:
-    """Return the parts of a layer without branches for inputs of ``shape`` in the layout ``have``."""
-    rank, ranks = way.rank, way.ranks
-    if isinstance(layer, Linear):
-        return LINEAR[way.linear](layer, shape, have, rank, ranks)
-    if (divided := SPLITS[way.split].get(type(layer))) is not None:
-        return divided(layer, shape, have, rank, ranks)
-    by_features = not have.by_images and (len(shape) == 1 or have.axis == len(have.shape))
-    if isinstance(layer, BatchNorm) and way.split != "hybrid" and not by_features:
-        return splits.batch_norm_by_positions(layer, shape, have, rank, ranks)
-    if have.by_images:
-        return [_data_parallel(layer, shape, have, rank)]
-    if getattr(layer, "alone", None) in {"elements", "channels" if by_features else "rows"}:
-        return [_following(layer, shape, have, rank)]
-    if isinstance(layer, WindowPooling) and layer.output(shape)[0] >= ranks:
-        return splits.pooling_by_rows(layer, shape, have, rank, ranks)
-    return [_data_parallel(layer, shape, have, rank)]
+@dataclass(frozen=True)
+class _Divider:
+    """Split of the layers, for a rank of the model group."""
+
+    split: str
+    linear: str
+    rank: int
+    ranks: int
+
+    def chain(self, layers: Sequence[Layer], shape: Shape, have: Layout) -> tuple[list[Placed], Layout]:
+        """Return the parts of consecutive ``layers`` with their input shapes, and the layout of the outputs."""
+        placed: list[Placed] = []
+        for layer in layers:
+            if isinstance(layer, Branched) and self.split != "hybrid":
+                parts, have = self.branches(layer, shape, have)
+                placed += parts
+            else:
+                for part in self.parts(layer, shape, have):
+                    placed.append((part, part.takes.array(self.rank, shape)))
+                    have = part.gives
+            shape = layer.output(shape)
+        return placed, have
+
+    def branches(self, layer: Branched, shape: Shape, have: Layout) -> tuple[list[Placed], Layout]:
+        """Divide each branch alone; all branches start in the layout of the input and end in one common layout.
+
+        The parts are a sequence, so that activations move between them as between layers::
+
+            fork   branch 1   switch   branch 2   switch   branch 3   join
+
+        The fork keeps the input on its rank. A switch keeps the outputs of the branch before it and returns the
+        input. So an input that n convolutions read is gathered n times, as it counts n times in |D| (Iandola et
+        al. 2016). The branches of a sum end in the layout of the first one. Those of a concatenation stay cut by
+        rows; otherwise they end by images, because parts of each branch's channels are not consecutive channels.
+
+        ValueError, naming the layer: a branch that ends in a flattened image.
+        """
+        name, rank, local = layer.name, self.rank, have.array(self.rank, shape)
+        outputs = [chain.output(shape) for chain in layer.chains]
+        divided = [self.chain([_inside(name, one) for one in chain.layers], shape, have) for chain in layer.chains]
+        takes, gives = _common(layer, shape, have, [end for _, end in divided], outputs)
+        arrays = [taken.array(rank, output) for taken, output in zip(takes, outputs, strict=True)]
+        fork = Joint(f"{name}.fork", local, partial(Fork, name, local))
+        placed: list[Placed] = [(Part(fork, have, have, rank, stashes=True), local)]
+        for number, (parts, _) in enumerate(divided, start=1):
+            last = number == len(divided)
+            switch = Joint(f"{name}.switch{number}", local, partial(Switch, name))
+            joint = _join(layer, arrays, local) if last else switch
+            end = Part(joint, takes[number - 1], gives if last else have, rank, stashes=True)
+            placed += [*parts, (end, arrays[number - 1])]
+        return placed, gives
+
+    def parts(self, layer: Layer, shape: Shape, have: Layout) -> list[Part]:
+        """Return the parts of a layer without branches for inputs of ``shape`` in the layout ``have``."""
+        rank, ranks = self.rank, self.ranks
+        if isinstance(layer, Linear):
+            return LINEAR[self.linear](layer, shape, have, rank, ranks)
+        if (divided := SPLITS[self.split].get(type(layer))) is not None:
+            return divided(layer, shape, have, rank, ranks)
+        by_features = not have.by_images and (len(shape) == 1 or have.axis == len(have.shape))
+        if isinstance(layer, BatchNorm) and self.split != "hybrid" and not by_features:
+            return splits.batch_norm_by_positions(layer, shape, have, rank, ranks)
+        if not have.by_images:
+            if getattr(layer, "alone", None) in {"elements", "channels" if by_features else "rows"}:
+                return [_following(layer, shape, have, rank)]
+            if isinstance(layer, WindowPooling) and layer.output(shape)[0] >= ranks:
+                return splits.pooling_by_rows(layer, shape, have, rank, ranks)
+        return [Part(layer, by_images(have.shape), by_images(layer.output(shape)), rank)]
 
 
-def _data_parallel(layer: Layer, shape: Shape, have: Layout, rank: int) -> Part:
-    return Part(layer, by_images(have.shape), by_images(layer.output(shape)), rank)
+def _inside(outer: str, layer: Layer) -> Layer:
+    """Return the layer with its full name, by which its initial values are drawn."""
+    renamed = copy(layer)
+    setattr(renamed, "name", f"{outer}.{layer.name}")  # noqa: B010 - the protocol lets a user's layer keep it read-only
+    return renamed
+
+
+def _common(
+    layer: Branched, shape: Shape, have: Layout, ends: Sequence[Layout], outputs: Sequence[Shape]
+) -> tuple[list[Layout], Layout]:
+    """Return the layouts in which the join takes the branches, and that of its own outputs."""
+    if isinstance(layer, Auxiliary):
+        return [by_images(outputs[0])], have
+    if any(end.shape != output for end, output in zip(ends, outputs, strict=True)):
+        raise ValueError(f"{layer.name}: a branch that ends in a flattened image cannot be split")
+    if isinstance(layer, Residual):
+        return [ends[0], ends[0]], ends[0]
+    whole, first = layer.output(shape), ends[0]
+    by_rows = 0 < first.axis < len(whole)
+    if by_rows and all((end.axis, end.ranges) == (first.axis, first.ranges) for end in ends):
+        return [*ends], Layout(whole, first.axis, first.ranges)
+    return [*map(by_images, outputs)], by_images(whole)
+
+
+def _join(layer: Branched, arrays: Sequence[Shape], local: Shape) -> Joint:
+    """Return the join of branches with outputs of the shapes ``arrays`` on this rank."""
+    name, of = f"{layer.name}.join", layer.name
+    if isinstance(layer, Residual):
+        return Joint(name, arrays[0], partial(Sum, of, arrays[0], layer.relu))
+    if isinstance(layer, Concat):
+        outputs = (*arrays[0][:-1], sum(shape[-1] for shape in arrays))
+        return Joint(name, outputs, partial(Concatenated, of, arrays))
+    (classes,) = arrays[0]
+    return Joint(name, local, partial(Classifier, of, classes, layer.weight))
 
 
 def _following(layer: Layer, shape: Shape, have: Layout, rank: int) -> Part:

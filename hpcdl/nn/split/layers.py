@@ -9,13 +9,18 @@ import numpy as np
 
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Bound
-from hpcdl.nn.geometry import Blob, Shape, Window, WindowGeometry
+from hpcdl.nn.geometry import Blob, Shape, WindowGeometry
 from hpcdl.nn.layer import BoundElementary, Site, Variable
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.normalization import BatchNorm, norm_vectors
-from hpcdl.nn.layers.pooling import MaxPooling, WindowPooling
-from hpcdl.nn.split.layout import Layout, cut, whole
-from hpcdl.nn.split.part import Cut, Joint, Part, along
+from hpcdl.nn.layers import (
+    BatchNorm,
+    Convolution,
+    Linear,
+    LocallyConnected,
+    MaxPooling,
+    WindowPooling,
+    norm_vectors,
+)
+from hpcdl.nn.split.part import Cut, Joint, Layout, Part, along, cut, whole
 
 
 class BoundBias:
@@ -76,7 +81,7 @@ def linear_by_inputs(layer: Linear, shape: Shape, have: Layout, rank: int, ranks
 
 
 def windowed(
-    image: Shape, output: Shape, window: Window, ranks: int, *, layer: str, fill: float = 0.0
+    layer: Convolution | LocallyConnected | WindowPooling, shape: Shape, ranks: int, *, fill: float = 0.0
 ) -> tuple[Layout, Layout]:
     """Return the layouts of the rows that the ranks' windows read, and of the rows of outputs.
 
@@ -86,15 +91,15 @@ def windowed(
         rank 0             . = = = = =            -1 to 4, of which row -1 is padding; rank 1 has outputs 4 to 6
         rank 1                     = = = = .      and reads rows 3 to 7
 
-    Rows of the padding have the value ``fill``. ValueError, naming ``layer``: more ranks than rows of outputs.
+    Rows of the padding have the value ``fill``. ValueError, naming the layer: more ranks than rows of outputs.
     """
-    (kernel, _), (stride, _), (padding, _) = window
-    gives = cut(output, 1, ranks, layer=layer, noun="rows of outputs")
+    (kernel, _), (stride, _), (padding, _) = layer.window
+    gives = cut(layer.output(shape), 1, ranks, layer=layer.name, noun="rows of outputs")
     reads = tuple(
-        (low * stride - padding, min((high - 1) * stride - padding + kernel, image[0] + padding))
+        (low * stride - padding, min((high - 1) * stride - padding + kernel, shape[0] + padding))
         for low, high in gives.ranges
     )
-    return Layout(image, 1, reads, fill), gives
+    return Layout(shape, 1, reads, fill), gives
 
 
 def locally_connected_by_rows(
@@ -109,7 +114,7 @@ def locally_connected_by_rows(
     Forward: h*B*W*C
     Backward: h*B*W*C
     """
-    takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name)
+    takes, gives = windowed(layer, shape, ranks)
     piece = replace(layer, padding=(0, layer.window.padding[1]))
     return [Part(piece, takes, gives, rank, along(layer, shape, slice(*gives.ranges[rank])))]
 
@@ -124,7 +129,7 @@ def pooling_by_rows(layer: WindowPooling, shape: Shape, _have: Layout, rank: int
     Backward: h*B*W*C
     """
     fill = -math.inf if isinstance(layer, MaxPooling) else 0.0
-    takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name, fill=fill)
+    takes, gives = windowed(layer, shape, ranks, fill=fill)
     image, output = takes.local(rank), gives.local(rank)
     return [Part(Joint(layer.name, output, partial(_bind_rows, layer, image, output)), takes, gives, rank)]
 
@@ -170,7 +175,7 @@ def convolution_by_rows(layer: Convolution, shape: Shape, _have: Layout, rank: i
 
     For stride 1, an odd kernel (k, k) and padding k//2, h = (p - 1)*2*(k//2), as in the paper.
     """
-    takes, gives = windowed(shape, layer.output(shape), layer.window, ranks, layer=layer.name)
+    takes, gives = windowed(layer, shape, ranks)
     return [Part(replace(layer, padding=(0, layer.window.padding[1])), takes, gives, rank)]
 
 

@@ -21,7 +21,7 @@ from typing import Final
 from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.suite_tables import columns_with
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, plural, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column, table

@@ -9,7 +9,7 @@ from hpcdl.analysis.run.record import Record, judge_methods
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.analysis.statistics.estimates import rank_correlation
 from hpcdl.fabric.network import Network
-from hpcdl.nn.layers.volumes import FLOAT_BYTES
+from hpcdl.nn.volumes import FLOAT_BYTES
 from hpcdl.report.formats.cells import (
     NONE,
     Number,

@@ -11,7 +11,7 @@ from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.task import Task
 from hpcdl.fabric.vectors import empty
 from hpcdl.nn.replica import Stage
-from hpcdl.nn.split.layout import Range
+from hpcdl.nn.split.part import Range
 from hpcdl.training.parts.journal import Outcome
 from hpcdl.training.parts.sections import WHOLE, Images, Loss, Microbatch, Neighbour, Passes, Section, gpipe
 from hpcdl.training.parts.session import Session

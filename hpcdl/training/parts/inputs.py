@@ -16,7 +16,7 @@ from hpcdl.data.parts.dataset import Dataset
 from hpcdl.fabric.comm import Array
 from hpcdl.fabric.vectors import phantom
 from hpcdl.nn.replica import Replica
-from hpcdl.nn.split.layout import Range
+from hpcdl.nn.split.part import Range
 from hpcdl.optim.parts.protocol import Rule
 from hpcdl.training.parts.mesh import ModelGroup
 

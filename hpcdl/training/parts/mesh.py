@@ -35,7 +35,7 @@ from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer
 from hpcdl.nn.replica import Replica
 from hpcdl.nn.split.division import LINEAR, SPLITS, Division, divide
-from hpcdl.nn.split.layout import Range, extents, intersection, within
+from hpcdl.nn.split.part import Range, extents, intersection, within
 from hpcdl.registry import nearest
 from hpcdl.training.parts.bucketing import between, buckets
 from hpcdl.training.parts.compressed import Compressed

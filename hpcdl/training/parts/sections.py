@@ -26,7 +26,7 @@ from hpcdl.fabric.task import Task, join
 from hpcdl.fabric.vectors import Parts, assign, empty
 from hpcdl.nn.replica import Replica, Stage
 from hpcdl.nn.split.division import Division
-from hpcdl.nn.split.layout import Box, Layout, Range, extents, intersection, volume, within
+from hpcdl.nn.split.part import Box, Layout, Range, extents, intersection, volume, within
 from hpcdl.training.parts.journal import Outcome
 
 

@@ -2,14 +2,14 @@
 
 ::
 
-    affine, normalization, pooling, elementwise      ops: allocate, choose the grid, launch
+    windows.py, elementwise.py        ops: allocate, choose the grid, launch
           │ Device (device.py): empty, launch, multiply, convolution_plan, execute
           ├── gpu.py            CuPy's arrays and compiler, cuBLAS, cuDNN's plans (cudnn_plans.py)
           └── tests/gpu         the same CUDA sources, compiled by g++, so that all ops are tested without a GPU
 
 Activations may have 16 bits (bfloat16 as uint16). All work goes to one stream in order, so no op waits. The one
 rule: ops use the protocol ``Device`` only, and kernels use no atomics and no block barriers; sums have a fixed
-order. Open ``device.py``, then ``pooling.py``.
+order. Open ``device.py``, then ``windows.py``.
 """
 
 from typing import TYPE_CHECKING
@@ -28,10 +28,6 @@ def cupy(*, tf32: bool = True, deterministic: bool = False, graphs: bool = False
 
     ValueError, in one line: CuPy, a driver or a device is missing.
     """
-    from hpcdl.nn.kernels.cupy.gpu import gpu
+    from hpcdl.nn.kernels.cupy.gpu import backend_on, gpu
 
-    device = gpu(tf32=tf32, deterministic=deterministic)
-
-    from hpcdl.nn.kernels.cupy.backend import backend_on
-
-    return backend_on(device, graphs=graphs)
+    return backend_on(gpu(tf32=tf32, deterministic=deterministic), graphs=graphs)

@@ -41,16 +41,11 @@ def grid_over_rows(rows: int, channels: int, dtype: str) -> Grid:
     """Return the grid for a kernel over rows of channels; a thread processes one load's worth of channels."""
     # Neighbouring threads read neighbouring loads of 16 bytes, which the memory serves at once. Few channels leave
     # threads over, which take further rows; a power of two divides the block without a rest.
-    pack = ALIGNMENT // size_of(dtype)
+    pack = ALIGNMENT // {"float64": 8, "float32": 4}.get(dtype, 2)
     threads = channels // pack if channels % pack == 0 else channels
     x = 1 << min(max(threads - 1, 0).bit_length(), THREADS.bit_length() - 1)
     y = THREADS // x
     return Grid(max(1, min(-(-rows // y), 1 << 20)), x, y)
-
-
-def size_of(dtype: str) -> int:
-    """Return the bytes per element."""
-    return {"float64": 8, "float32": 4}.get(dtype, 2)
 
 
 def is_aligned(address: int) -> bool:

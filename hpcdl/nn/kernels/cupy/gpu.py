@@ -1,16 +1,36 @@
-"""A CUDA GPU: CuPy's arrays and compiler, cuBLAS, cuDNN."""
+"""The cupy backend: recordings of layers, and a CUDA GPU with CuPy's arrays and compiler, cuBLAS, cuDNN."""
 
 import os
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from hpcdl.extras import missing
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import Affine, Backend, Bound
 from hpcdl.nn.geometry import BatchNormGeometry, Shape, WindowGeometry, master, storage_dtype
-from hpcdl.nn.kernels.cupy.device import EnginePlan, Grid, Uid, grid_over, options, text
+from hpcdl.nn.kernels.cupy.device import Device, EnginePlan, Grid, Uid, grid_over, options, text
+from hpcdl.nn.kernels.cupy.elementwise import (
+    Addition,
+    BatchNorm,
+    Concatenation,
+    CrossEntropy,
+    Dropout,
+    ReLU,
+    ResponseNormalization,
+    Sigmoid,
+)
+from hpcdl.nn.kernels.cupy.windows import (
+    AveragePooling,
+    Convolution,
+    GlobalAverage,
+    Linear,
+    LocallyConnected,
+    MaxPooling,
+    Windows,
+)
 
 T = TypeVar("T")
 
@@ -124,9 +144,12 @@ class Gpu:
         self, source: str, kernel: str, dtype: str, grid: Grid | int, *arguments: Array | float | None
     ) -> None:
         grid = grid_over(grid) if isinstance(grid, int) else grid
-        function = self._kernels.get((source, kernel, dtype)) or self._compile(source, kernel, dtype)
+        key = (source, kernel, dtype)
+        if key not in self._kernels:
+            module = self._cupy.RawModule(code=text(source), options=options(dtype))
+            self._kernels[key] = module.get_function(kernel)
         ready = tuple(_argument(argument) for argument in arguments)
-        function((grid.blocks,), (grid.x, grid.y), ready)
+        self._kernels[key]((grid.blocks,), (grid.x, grid.y), ready)
 
     def multiply(
         self, a: Array, b: Array, out: Array, dtype: str, *, transpose_a: bool = False, transpose_b: bool = False
@@ -212,11 +235,6 @@ class Gpu:
         graph.launch(self._stream)
         return partial(graph.launch, self._stream), answer
 
-    def _compile(self, source: str, kernel: str, dtype: str) -> Any:
-        module = self._cupy.RawModule(code=text(source), options=options(dtype))
-        function = self._kernels[source, kernel, dtype] = module.get_function(kernel)
-        return function
-
 
 def _pitch(matrix: Array) -> int:
     return max(int(matrix.strides[-2] // matrix.itemsize), int(matrix.shape[-1]), 1)
@@ -232,3 +250,113 @@ def _argument(value: Array | float | None) -> Any:
     if isinstance(value, bool | int):
         return np.int64(value)
     return np.float64(value) if isinstance(value, float) else value
+
+
+_Key = tuple[object, ...]
+
+
+class _Recording(NamedTuple):
+    start: Callable[[], None]
+    source: Array
+    result: Array | None
+
+
+class RecordedBound:
+    """Bound layer with a recording per batch size.
+
+    The first forward and backward of a size only run: they choose plans, compile kernels and allocate memory. The
+    second ones are recorded as a pair, because backward reads the arrays that forward stored; all later ones are
+    replayed, in the same memory. A layer whose forward cannot be recorded always runs.
+    """
+
+    def __init__(self, device: Device, bound: Bound) -> None:
+        self._device = device
+        self._bound = bound
+        self._ran: set[_Key] = set()
+        self._forwards: dict[_Key, _Recording] = {}
+        self._backwards: dict[_Key, _Recording] = {}
+        self._last: _Key = ()
+        self._can_record = True
+
+    def forward(self, x: Array, train: bool) -> Array:
+        if not x.size:
+            self._last = ()
+            return self._bound.forward(x, train)
+        self._last = key = (x.shape, train)
+        if key in self._backwards:
+            result = _replay(self._forwards[key], x)
+        elif key in self._ran and self._can_record:
+            result = self._recorded_forward(key, x, train)
+        else:
+            result = self._device.pooled(lambda: self._bound.forward(x, train))
+        assert result is not None, "a forward has outputs"
+        return result
+
+    def backward(self, dy: Array, needs_dx: bool) -> Array | None:
+        key = self._last
+        if key in self._backwards:
+            return _replay(self._backwards[key], dy)
+        if key in self._forwards:
+            self._backwards[key] = recording = self._record(dy, lambda: self._bound.backward(dy, needs_dx))
+            return recording.result
+        if key:
+            self._ran.add(key)
+            return self._device.pooled(lambda: self._bound.backward(dy, needs_dx))
+        return self._bound.backward(dy, needs_dx)
+
+    def _recorded_forward(self, key: _Key, x: Array, train: bool) -> Array | None:
+        try:
+            self._forwards[key] = recording = self._record(x, lambda: self._bound.forward(x, train))
+        except NotImplementedError:
+            self._can_record = False
+            return self._device.pooled(lambda: self._bound.forward(x, train))
+        return recording.result
+
+    def _record(self, source: Array, work: Callable[[], Array | None]) -> _Recording:
+        start, result = self._device.capture(work)
+        return _Recording(start, source, result)
+
+
+def _replay(recording: _Recording, array: Array) -> Array | None:
+    if array is not recording.source:
+        recording.source[...] = array
+    recording.start()
+    return recording.result
+
+
+def backend_on(device: Device, *, graphs: bool = False) -> Backend:
+    """Return the backend whose arrays and kernels are on ``device``."""
+
+    def convolution(geometry: WindowGeometry) -> Affine:
+        by_cudnn = device.has_cudnn and geometry.dtype != "float64"
+        return Convolution(device, geometry) if by_cudnn else Windows(device, geometry)
+
+    def cast(array: Array, dtype: str) -> Array:
+        narrowing = array.dtype == master(dtype)
+        out = device.empty(array.shape, storage_dtype(dtype) if narrowing else master(dtype))
+        device.launch("cast", "narrow" if narrowing else "widen", dtype, array.size, array, out, array.size)
+        return out
+
+    return Backend(
+        name="cupy",
+        zeros=lambda size, dtype: device.zeros((size,), dtype),
+        asarray=device.asarray,
+        to_host=device.to_host,
+        convolution=convolution,
+        linear=partial(Linear, device),
+        max_pooling=partial(MaxPooling, device),
+        average_pooling=partial(AveragePooling, device),
+        global_average=partial(GlobalAverage, device),
+        relu=partial(ReLU, device),
+        response_normalization=partial(ResponseNormalization, device),
+        batch_norm=partial(BatchNorm, device),
+        dropout=partial(Dropout, device),
+        concatenation=partial(Concatenation, device),
+        addition=partial(Addition, device),
+        cross_entropy=partial(CrossEntropy, device),
+        sigmoid=partial(Sigmoid, device),
+        locally_connected=partial(LocallyConnected, device),
+        cast=cast,
+        record=partial(RecordedBound, device) if graphs else None,
+        device=device,
+    )

@@ -9,17 +9,15 @@ import numpy as np
 
 from hpcdl.compiled import cache_folder
 from hpcdl.nn import geometry
-from hpcdl.nn.backend import Affine, Elementary, NormVectors, Weights
+from hpcdl.nn.backend import Affine, Elementary, NormVectors, Weights, limit, parallel_ranges
 from hpcdl.nn.geometry import WindowGeometry
 from hpcdl.nn.kernels.numba.convolution import Convolution
-from hpcdl.nn.kernels.numba.normalization import BatchNorm, ResponseNormalization
-from hpcdl.nn.kernels.numba.pooling import MAX_PIXELS, MaxPooling
+from hpcdl.nn.kernels.numba.memory_bound import MAX_PIXELS, BatchNorm, MaxPooling, ResponseNormalization
 from hpcdl.nn.kernels.numba.vectors import tile
 from hpcdl.nn.kernels.numba.winograd import Winograd
 from hpcdl.nn.kernels.numpy import BACKEND as REFERENCE
 from hpcdl.nn.kernels.numpy import with_relu
-from hpcdl.nn.kernels.numpy.affine import Linear
-from hpcdl.nn.threads import limit, parallel_ranges
+from hpcdl.nn.kernels.numpy.windows import Linear
 
 SIDE: Final = 4
 """Size of the test images; a kernel is compiled per dtype, not per size."""

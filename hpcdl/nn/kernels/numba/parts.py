@@ -12,8 +12,8 @@ import numpy as np
 
 from hpcdl.compiled import njit
 from hpcdl.fabric.comm import Array
+from hpcdl.nn.backend import limit
 from hpcdl.nn.geometry import Pair
-from hpcdl.nn.threads import limit
 
 Kernel: TypeAlias = Callable[..., Any]
 """A compiled function of arrays and numbers."""

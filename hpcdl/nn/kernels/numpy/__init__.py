@@ -1,12 +1,12 @@
 """Reference kernels in numpy with its BLAS.
 
 Tests compare all other backends with this one, so each op is its formula in few array operations. A convolution
-copies windows to the rows of a matrix, in chunks (``affine.py``); pooling is a loop over the offsets in a window,
+copies windows to the rows of a matrix, in chunks (``windows.py``); pooling is a loop over the offsets in a window,
 each of which is a strided view of all windows. Memory of activations is reused as soon as no array refers to it
 (``activation_pool.py``).
 
 The one rule: an op takes memory from :func:`hpcdl.nn.kernels.numpy.activation_pool.allocate` and keeps in
-``_saved`` what backward needs; backward empties it, and the next layer gets the memory. Open ``affine.py`` first.
+``_saved`` what backward needs; backward empties it, and the next layer gets the memory. Open ``windows.py`` first.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,25 @@ import numpy as np
 
 from hpcdl.nn.backend import Affine, Backend
 from hpcdl.nn.geometry import LinearGeometry, WindowGeometry
-from hpcdl.nn.kernels.numpy.affine import Im2col, Linear, LocallyConnected, Rectified
-from hpcdl.nn.kernels.numpy.elementwise import Addition, Concatenation, CrossEntropy, Dropout, ReLU, Sigmoid
-from hpcdl.nn.kernels.numpy.normalization import BatchNorm, ResponseNormalization
-from hpcdl.nn.kernels.numpy.pooling import AveragePooling, GlobalAverage, MaxPooling
+from hpcdl.nn.kernels.numpy.elementwise import (
+    Addition,
+    BatchNorm,
+    Concatenation,
+    CrossEntropy,
+    Dropout,
+    ReLU,
+    ResponseNormalization,
+    Sigmoid,
+)
+from hpcdl.nn.kernels.numpy.windows import (
+    AveragePooling,
+    GlobalAverage,
+    Im2col,
+    Linear,
+    LocallyConnected,
+    MaxPooling,
+    Rectified,
+)
 
 Geometry = TypeVar("Geometry", LinearGeometry, WindowGeometry)
 

@@ -1,18 +1,104 @@
-"""Parameters, arithmetic and FireCaffe's volumes, as published."""
+"""Models: contract, sizes, initial weights, and parameters and volumes as published."""
 
 import inspect
 import math
 
+import numpy as np
 import pytest
 
 from hpcdl import registry
+from hpcdl.commands.parts import contracts
+from hpcdl.commands.parts.contracts import check_model
 from hpcdl.models.layers import OFFERS as SIZED
-from hpcdl.nn.layers.affine import Convolution, Linear, LocallyConnected
-from hpcdl.nn.layers.composite import Auxiliary, Concat, Residual
-from hpcdl.nn.layers.elementwise import Flatten
-from hpcdl.nn.layers.normalization import BatchNorm
-from hpcdl.nn.layers.pooling import GlobalAverage
-from hpcdl.nn.layers.volumes import volumes
+from hpcdl.nn.backend import backend
+from hpcdl.nn.composite import Auxiliary, Concat, Residual
+from hpcdl.nn.layers import BatchNorm, Convolution, Flatten, GlobalAverage, Linear, LocallyConnected, ReLU
+from hpcdl.nn.replica import Replica
+from hpcdl.nn.volumes import volumes
+
+SHAPES = {"lenet5": (3, 6, 2), "cifar_quick": (12, 15, 2), "nin_cifar": (6, 9, 2), "resnet20": (4, 7, 2)}
+SHAPES |= {"locally_connected_vision": (12, 15, 2)}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_model_of_the_package_keeps_its_contract(name):
+    checks = [*check_model(name, SHAPES[name])]
+    assert len(checks) == 3
+    assert [check for check in checks if check.verdict != "ok"] == []
+
+
+def test_a_table_of_sizes_has_nothing_to_check():
+    with pytest.raises(ValueError, match="has sizes alone"):
+        next(check_model("bert_large"))
+
+
+class Halved(ReLU):
+    """Returns half of the gradient."""
+
+    def bind(self, shape, site):
+        bound = super().bind(shape, site)
+        backward = bound.backward
+        bound.backward = lambda dy, needs_dx: backward(dy, needs_dx) / 2
+        return bound
+
+
+class Longer(ReLU):
+    """States one more output than it has."""
+
+    def output(self, shape):
+        return (*shape[:-1], shape[-1] + 1)
+
+
+@pytest.mark.parametrize(
+    ("layers", "wrong"),
+    [
+        (lambda classes: [Flatten("flatten"), Linear("fc", classes + 1)], "one output per class"),
+        (lambda n: [Linear("fc", 5), Halved("r"), Linear("fc2", n)], "gradients as differences of the loss"),
+        (lambda classes: [Longer("r"), Linear("fc", classes)], "sizes alone as with arithmetic"),
+    ],
+)
+def test_a_model_that_breaks_its_contract_is_found(layers, wrong, monkeypatch):
+    monkeypatch.setattr(registry, "find", lambda *_: lambda shape=(7,), classes=10: layers(classes))
+    assert wrong in [check.subject for check in contracts.check_model("model") if check.verdict != "ok"]
+
+
+@pytest.mark.parametrize("name", sorted({*registry.names("models")} - {*SIZED}))
+def test_any_number_of_classes_and_the_smallest_images(name):
+    """One pixel more than the size that is refused below, and three more in width."""
+    smallest = {"alexnet": 55, "googlenet": 79, "nin": 55, "overfeat": 59, "vgg11": 17, "vgg16": 17, "vgg19": 17}
+    smallest |= {"locally_connected_vision": 12, "cifar_quick": 12, "nin_cifar": 6, "lenet5": 3}
+    side = smallest.get(name, 1)
+    for classes in (3, 10):
+        shape = (side, side + 3, 2)
+        for layer in (layers := registry.find("models", name)(shape, classes)):
+            layer.declare(shape)
+            shape = layer.output(shape)
+        assert shape == (classes,)
+        assert len({layer.name for layer in layers}) == len(layers)
+
+
+def test_initial_weights_of_caffe_models_and_resnet_50():
+    """Biases and gammas, and deviations or bounds of some weights."""
+    for name, shape, weights, vector in [
+        ("alexnet", (55, 55, 3), 0.01, lambda layer: layer in {"conv2", "conv4", "conv5", "fc6", "fc7"}),
+        ("resnet50", (32, 32, 3), None, lambda layer: "bn" in layer and "expand" not in layer),
+        ("googlenet", (79, 79, 3), None, lambda layer: 0 if "classifier" in layer else 0.2),
+    ]:
+        replica = Replica(registry.find("models", name)(shape, 10), shape, backend=backend("numpy"), seed=1)
+        values = {tensor.name: replica.parameters[tensor.span] for tensor in replica.tensors}
+        for tensor, value in values.items():
+            layer, _, kind = tensor.rpartition(".")
+            if kind == "weight":
+                assert weights is None or value.std() == pytest.approx(weights, rel=0.05), tensor
+            elif kind != "beta":
+                assert np.all(value == np.float32(vector(layer))), tensor
+        if name == "resnet50":
+            assert sum(tensor.endswith("gamma") for tensor in values) == 53
+            assert not any(tensor.endswith("bias") for tensor in values if not tensor.startswith("fc"))
+            assert values["fc.weight"].std() == pytest.approx(0.01, rel=0.05)
+            assert values["res4b.3x3.weight"].std() == pytest.approx(np.sqrt(2 / (9 * 256)), rel=0.05)
+    bound = np.sqrt(3 / (9 * 128))
+    assert 0.99 * bound < np.abs(values["inception_3b.3x3.weight"]).max() <= bound
 
 
 def weigh(name, batch=1, shape=None, **settings):

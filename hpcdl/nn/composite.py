@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from hpcdl.fabric.comm import Array
 from hpcdl.nn.backend import Addition, Bound, Concatenation
 from hpcdl.nn.geometry import Blob, ConcatenationGeometry, Shape
-from hpcdl.nn.layer import BoundChain, Chain, Layer, Site, Variable
-from hpcdl.nn.layers.normalization import BatchNorm, BoundBatchNorm
-from hpcdl.nn.loss import AuxiliaryLoss
+from hpcdl.nn.layer import AuxiliaryLoss, BoundChain, Chain, Layer, Site, Variable
+from hpcdl.nn.layers import BatchNorm, BoundBatchNorm
 
 
 class Concat:

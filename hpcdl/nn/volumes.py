@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hpcdl.nn.composite import Auxiliary, Residual
 from hpcdl.nn.geometry import Shape
 from hpcdl.nn.layer import Layer, SizedLayer
-from hpcdl.nn.layers.affine import Convolution
-from hpcdl.nn.layers.composite import Auxiliary, Residual
-from hpcdl.nn.layers.elementwise import Flatten
+from hpcdl.nn.layers import Convolution, Flatten
 
 FLOAT_BYTES: Final = 4
 """All sizes assume float32."""
