@@ -261,12 +261,6 @@ class Launch:
         return center(vector, self.middle)
 
     @property
-    def seconds_per_image(self) -> Vector:
-        """Of each step; of the global batch where no images are counted, NaN if it is unknown."""
-        images = self.measured["images"]
-        return self.seconds / (images if images.any() else self.record.batch or np.nan)
-
-    @property
     def images_per_second(self) -> float:
         """Images per second over the measured steps, pauses included; NaN without steps."""
         images = self.measured["images"].sum() or len(self.seconds) * (self.record.batch or np.nan)

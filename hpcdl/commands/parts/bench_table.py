@@ -143,7 +143,7 @@ class BenchTable:
             self._columns = ["bytes", *self._schemes, *(f"{first} / {other}" for other in others)]
             notes += [
                 "times (us): median of the slowest rank; one scheme alone has min, max, busbw",
-                f"{first} / x: above 1 if x is faster; +-: 95 % interval of this launch alone",
+                f"{first} / x: above 1 if x is faster; one launch does not show how launches vary",
             ]
         elif not record.straggler:
             notes += [
