@@ -105,7 +105,7 @@ def _rank(section: Declaration, findings: Findings) -> int:
 
 
 def _made(findings: Findings, name: str, make: Callable[[Findings], T], instead: T) -> T:
-    """Return what a section makes; ``instead`` if it raises an error of its own, which is kept for the page."""
+    """Return ``make(findings)``; after an error ``instead``, and keep the error for the page."""
     try:
         return make(findings)
     except (AmbiguousCaseError, TraceError, UsageError):

@@ -224,7 +224,7 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
 
 
 def side(records: Sequence[Record], quantity: Quantity[Any]) -> Side:
-    """Return one method, of which there is a record for each seed, as a side of a comparison.
+    """Return the records of one method, one for each seed, as a side of a comparison.
 
     Numbers that depend on the seed are known by seed; of one that diverged or missed its target the number is
     infinitely bad. Others are known as :func:`by_units` has them. Bytes, counts and simulated times without random

@@ -45,7 +45,7 @@ ONE: Final[Mapping[Unit, Reason]] = {"launch": "one launch", "seed": "one seed"}
 
 @dataclass(frozen=True)
 class Side:
-    """What is known of one side."""
+    """Values of one side by unit."""
 
     values: Mapping[Hashable, float]
     """By launch or seed; infinite: a seed has diverged."""
@@ -176,7 +176,7 @@ def _shrunk(changes: Vector, spread: Spread) -> Difference:
 
 
 def _spread(sides: Sequence[Side], *, quotient: bool) -> Spread:
-    """Return the variance of a value beside what all sides of its unit share, and its degrees of freedom.
+    """Return the variance of values without the effects that all sides share, and its degrees of freedom.
 
     The residuals of a table of sides and units have (sides - 1) (units - 1) degrees of freedom. A pair has
     units - 1 of these: with two sides nothing is left.

@@ -72,7 +72,7 @@ def ranked(records: Iterable[Record], *, disturbed: bool = False) -> list[Record
 
 
 class Standing(NamedTuple):
-    """Comparable operations of one size: the fastest, and what is decided about the others."""
+    """Comparable operations of one size: the fastest, and the verdicts on the others."""
 
     peers: Sequence[Record]
     judged: Mapping[int, Judged]

@@ -1,8 +1,8 @@
-"""Views: cases that differ in one key, judged by one rule, and told in sentences of one table.
+"""Views: cases that differ in one key only, judged by one rule, with sentences of one table.
 
-A view finds configurations: cases of one problem on equally many ranks, with one method, that are equal but for a
-key. Of each it judges one side against the others (:mod:`hpcdl.analysis.statistics.judging`), and says what came
-out. A suite writes a view as ``compare`` (:mod:`hpcdl.report.sections.contrast`); sections write others.
+A view finds configurations: cases of one problem on equally many ranks, with one method, that differ in a key only.
+It judges one side of each against the others (:mod:`hpcdl.analysis.statistics.judging`), and writes the verdicts in
+words. A suite writes a view as ``compare`` (:mod:`hpcdl.report.sections.contrast`); sections write others.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Pair(NamedTuple):
     """Operation, ranks, problem and method, in words."""
 
     def quantity(self) -> Measure:
-        """What was measured."""
+        """Return the measured quantity."""
         return QUANTITIES[self.measure]
 
     @property
@@ -84,7 +84,7 @@ class Pair(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The verdict on the first: better, worse, less, more, equal, or the reason for which there is none."""
+        """The verdict on the first: better, worse, less, more or equal; else the reason why nothing is decided."""
         word, better = self.judged.word, self.quantity().better
         if word in {"less", "more"} and better:
             return "better" if (word == "less") == (better == "lower") else "worse"
@@ -113,10 +113,10 @@ Configuration = dict[str, Side]
 
 
 def configurations(records: Iterable[Record], key: str, value: Callable[[Record], str]) -> list[Configuration]:
-    """Return the sides that are equal but for a key; a record without a ``value`` of it is left out.
+    """Return the sides that differ in a key only; a record without a ``value`` of it is left out.
 
-    Sides have one method, but for the key; values with one method each are compared although these differ, as a
-    strategy may need a rate of its own.
+    Their methods are equal without the key. Values with one method each are compared although these differ: a
+    strategy may need another learning rate.
     """
     frames: dict[Key, dict[str, dict[Key, Side]]] = {}
     for record in records:
@@ -161,14 +161,14 @@ def judged(families: Sequence[Sequence[Side]], quantity: Measure, *, chosen: boo
 
 
 class Way(NamedTuple):
-    """How a quotient is told: subject, verb, size, object."""
+    """Sentence about a quotient: subject, verb, size, object."""
 
     verb: str
     size: Callable[[Interval], str]
     rest: str
     """Object, with ``{other}``."""
     opposite: str = ""
-    """Way in which a quotient above 1 is told."""
+    """Way for a quotient above 1."""
     inverse: bool = False
     """True if the size is that of the other / the first."""
     tells: bool = False
@@ -257,7 +257,7 @@ class View:
     key: str
     of: Callable[[Findings], Sequence[Record]]
     tell: Sequence[tuple[Measure, str]]
-    """Measures, and the way in which each is told: a key of :data:`WAYS`."""
+    """Measures, and the sentence on each: a key of :data:`WAYS`."""
     against: Callable[[Side, Sequence[Side]], bool]
     """True for the side against which the others are judged; configurations without one are left out."""
     subject: Callable[[Findings, Side, Sequence[Side]], str]
