@@ -1,7 +1,7 @@
 """Views: cases that differ in one key only, judged by one rule, with sentences of one table.
 
-A view finds configurations: cases of one problem on equally many ranks, with one method, that differ in a key only.
-It judges one side of each against the others (:mod:`hpcdl.analysis.statistics.judging`), and writes the verdicts in
+A view finds configurations: cases of one problem on equally many ranks, with one method, that differ in a key. It
+judges one side of each against the others (:mod:`hpcdl.analysis.statistics.judging`), and writes the verdicts in
 words. A suite writes a view as ``compare`` (:mod:`hpcdl.report.sections.contrast`); sections write others.
 """
 
