@@ -18,7 +18,7 @@ FILES = (
     *("aggregation/line.py", "training/in_one_piece.py", "models/two_layers.py"),
     *("nn/leaky_relu.py", "optim/sign_sgd.py"),
     *("compression/in_turn.py", "data/bars.py", "cases/barrier.py"),
-    *("report/sections/messages.py", "commands/cases.py"),
+    *("report/sections/messages.py", "report/sections/precision.py", "commands/cases.py"),
 )
 EXAMPLES = dict(zip(FILES, BLOCKS, strict=True))
 
@@ -122,6 +122,15 @@ def test_a_section_that_is_dropped_in_is_on_the_page_and_in_the_verdict(package,
     text = done.stdout
     assert "A rank sends at most 3.00 messages per step." in text[: text.index("\n## Warnings")]
     assert text.index("\n## Messages\n") < text.index("\n## Warnings") < text.index("\n## Scaling"), "it answers"
+
+
+def test_a_view_that_is_dropped_in_judges_its_sides(package, hand):
+    for launch, ms in enumerate((20.0, 20.2, 20.1)):
+        hand.train([[ms] * 5] * 2, dtype="float64", launch=launch)
+        hand.train([[ms / 2] * 5] * 2, dtype="float32", launch=launch)
+    hand.read()
+    text = hpcdl(package, "report", str(hand.folder)).stdout
+    assert "Float32 is 2.00 times as fast as float64 (LeNet-5, numpy float32, 2 ranks)." in text
 
 
 def test_a_command_that_is_dropped_in_is_listed_and_runs(package, hand):
