@@ -52,6 +52,9 @@ def test_a_family_lends_its_variance_but_never_takes_any():
     assert alone.word == "less"
     ((among, *_),) = judge([[side(times) for times in (*quiet, *noisy)]])
     assert among.word == "open" and among.reason == "chance"
+    lone, disturbed = side([30]), side([10, 90, 20], disturbed=True)
+    ((same, *_),) = judge([[*map(side, quiet), *map(side, noisy), lone, disturbed]])
+    assert same.alone == among.alone  # neither shows how launches vary
     wild = [side([10, 30, 5]), side([20, 9, 40])]
     error = float(compare(*wild).test.error[0])
     ((among, *_),) = judge([[*wild, side([10, 10, 10]), side([9, 9, 9])]])

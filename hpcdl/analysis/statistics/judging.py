@@ -181,7 +181,7 @@ def _spread(sides: Sequence[Side], *, quotient: bool) -> Spread:
     The residuals of a table of sides and units have (sides - 1) (units - 1) degrees of freedom. A pair has
     units - 1 of these: with two sides nothing is left.
     """
-    random = [side.values for side in sides if not side.exact]
+    random = [side.values for side in sides if len(side.values) > 1 and not (side.exact or side.disturbed)]
     units = [key for key in random[0] if all(key in values for values in random)] if random else []
     table = np.array([[values[key] for key in units] for values in random])
     if sides[0].unit == "seed" or len(random) < 3 or len(units) < 2 or not np.isfinite(table).all():
