@@ -1,4 +1,4 @@
-"""Optimizers against their papers, closed forms, and themselves by tensor and in shards; decay and rates of models."""
+"""Optimizers against PyTorch, their papers, closed forms, and themselves by tensor and in shards; decay and rates of models."""
 
 import inspect
 import itertools
@@ -38,6 +38,47 @@ def run(optimizer, start, gradients, rates):
     for gradient, rate in zip(gradients, rates, strict=True):
         optimizer.update(w, gradient, rate)
     return w
+
+
+ORACLES = [
+    ("SGD", {}, SGD()),
+    ("SGD", {"momentum": 0.9, "weight_decay": 0.01}, SGD(momentum=0.9, weight_decay=0.01)),
+    ("SGD", {"momentum": 0.9, "nesterov": True}, Nesterov()),
+    ("SGD", {"momentum": 0.99, "nesterov": True, "weight_decay": 0.1}, Nesterov(momentum=0.99, weight_decay=0.1)),
+    ("Adagrad", {}, Adagrad()),
+    ("Adagrad", {"weight_decay": 0.1}, Adagrad(weight_decay=0.1)),
+    ("RMSprop", {}, RMSProp()),
+    ("RMSprop", {"alpha": 0.9, "eps": 1e-3, "weight_decay": 0.1}, RMSProp(smoothing=0.9, epsilon=1e-3, weight_decay=0.1)),
+    ("Adam", {}, Adam()),
+    ("Adam", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}, Adam(beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.1)),
+    ("AdamW", {}, AdamW()),
+    ("AdamW", {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.1}, AdamW(beta1=0.8, beta2=0.95, epsilon=1e-3, weight_decay=0.1)),
+]  # fmt: skip
+
+
+def by_torch(name, start, gradients, rates, **settings):
+    torch = pytest.importorskip("torch")
+    theirs = torch.tensor(start.copy(), requires_grad=True)
+    optimizer = getattr(torch.optim, name)([theirs], lr=rates[0], **settings)
+    for gradient, rate in zip(gradients, rates, strict=True):
+        theirs.grad, optimizer.param_groups[0]["lr"] = torch.tensor(gradient), rate
+        optimizer.step()
+    return theirs.detach().numpy()
+
+
+def test_same_steps_as_torch():
+    start, gradients = gradients_of(1, 57, "float64", seed=1)[0], gradients_of(25, 57, "float64")
+    for name, settings, ours in ORACLES:
+        expected = by_torch(name, start, gradients, [0.01] * 25, **settings)
+        np.testing.assert_allclose(run(ours, start, gradients, [0.01] * 25), expected, rtol=1e-9)
+
+
+def test_momentum_correction_is_torchs_form_when_the_rate_changes():
+    start, gradients = gradients_of(1, 9, "float64", seed=1)[0], gradients_of(12, 9, "float64")
+    rates = [0.1, 0.1, 0.4, 0.4, 0.4, 0.02, 0.02, 0.3, 0.2, 0.1, 0.1, 0.01]
+    settings = {"momentum": 0.9, "weight_decay": 0.01}
+    ours = run(SGD(**settings, momentum_correction=True), start, gradients, rates)
+    np.testing.assert_allclose(ours, by_torch("SGD", start, gradients, rates, **settings), rtol=1e-12)
 
 
 SETTINGS = {
