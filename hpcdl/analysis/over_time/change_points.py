@@ -280,6 +280,8 @@ class Search:
         last = self._successor(change.series)
         state, now = self.series[last], float(np.median(self.since(last)))
         number = 1 + state.cuts.index(change.first)
+        # A series that alternates between two levels would alarm at each return. It is muted until it stays at one
+        # level twice as long as ever before, which alternation alone would not do.
         stays = np.diff([0, *state.cuts, self.logs.shape[1]])
         longest = max(REMEMBERED, 2 * int(stays[:number].max()))
         return replace(

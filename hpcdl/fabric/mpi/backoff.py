@@ -71,6 +71,8 @@ class Backoff:
     def wait(self) -> None:
         """Let time pass after an unsuccessful poll, by a yield or a sleep."""
         self._polls += 1
+        # A rank that has a core spins, as a wake-up costs more than a short message. Where ranks outnumber cores a
+        # spinning rank keeps the core from the rank that it waits for: it yields at once, and then sleeps.
         if self._polls > POLLS and self.oversubscribed:
             sleep(self.pause())
         elif self._polls > POLLS or self.oversubscribed:
