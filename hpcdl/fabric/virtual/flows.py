@@ -135,7 +135,7 @@ class Flows:
 
     def _share(self, moment: float, changed: Iterable[int]) -> None:
         """Set the rates of all flows that share links, directly or through others, with the links ``changed``."""
-        # Rates are max-min fair: a change reaches only flows that share a link with it, directly or through others.
+        # Rates are max-min fair: a change reaches only flows that share a link with it, directly or by others.
         # All other rates, and the moments in the heap, stay valid.
         reached, links = set[_Flow](), set(changed)
         beyond = list(links)
