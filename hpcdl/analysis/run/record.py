@@ -238,7 +238,7 @@ def side(records: Sequence[Record], quantity: Quantity[Any]) -> Side:
         lost = [record for record in sound if record.diverged_step is not None and quantity.better]
         lost += [record for record in sound if of_target and record.target_accuracy and not quantity.of(record)]
         return Side(_known(by_seed | {record.seed: worst for record in lost}), "seed")
-    certain = quantity.unit == "B" or "integer" in quantity.types or all(record.is_exact for record in records)
+    certain = is_counted(quantity) or all(record.is_exact for record in records)
     exact = certain and len({*by_seed.values()}) == 1
     disturbed = not certain and any(record.disturbed for record in records)
     return Side(by_units(sound, quantity.of), exact=exact, disturbed=disturbed)
@@ -268,8 +268,13 @@ def judge_methods(
     See :func:`hpcdl.analysis.statistics.judging.judge`. A method has a record for each seed.
     """
     sides = [[side(records, quantity) for records in methods] for methods in families]
-    tolerance = SAME if quantity.unit != "B" and "integer" not in quantity.types else 0.0
+    tolerance = 0.0 if is_counted(quantity) else SAME
     return judge(sides, quotient=not is_difference(quantity), chosen=chosen, tolerance=tolerance)
+
+
+def is_counted(quantity: Quantity[Any]) -> bool:
+    """Return True for bytes and counts, which have no noise."""
+    return quantity.unit == "B" or "integer" in quantity.types
 
 
 def is_difference(quantity: Quantity[Any]) -> bool:

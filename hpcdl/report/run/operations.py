@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from hpcdl.analysis.run.record import Record, group_by_key, judge_methods
 from hpcdl.analysis.statistics.estimates import NOTHING, Interval
-from hpcdl.analysis.statistics.judging import Judged
+from hpcdl.analysis.statistics.judging import CHANCE, Judged
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import bounded, percent, plural, rate, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point
@@ -89,11 +89,10 @@ class Standing(NamedTuple):
         reasons = {verdict.reason for verdict in self.judged.values()}
         if "one launch" in reasons and len(ordered[0].samples or ()) < 2:
             return ""
-        own = self.judged.get(id(record))
-        if own is not None:
-            return TIED if own.reason == "chance" or own.word == "equal" else ""
-        is_tied = any(self.place(other) for other in ordered[1:])
-        return TIED if is_tied else "" if reasons - {""} else BEST
+        tied = {other for other, one in self.judged.items() if one.reason == CHANCE or one.word == "equal"}
+        if record is not ordered[0]:
+            return TIED if id(record) in tied else ""
+        return TIED if tied else "" if reasons - {""} else BEST
 
     @property
     def best(self) -> list[Record]:

@@ -195,7 +195,7 @@ def _sharded(findings: Findings) -> list[Record]:
 
 def _place(findings: Findings, side: Side) -> str:
     """Return where a method ran, with its scheme if sharded methods have several."""
-    alike = [record for record in _sharded(findings) if record.problem() == side.record.problem()]
+    alike = [record for record in findings.once(_sharded) if record.problem() == side.record.problem()]
     schemes = {scheme_name(record) for record in alike if record.strategy != "synchronous"}
     scheme = title_of(scheme_name(side.record)).removeprefix("a ") if len(schemes) > 1 else ""
     return findings.settings.where(side.record, scheme)
@@ -203,7 +203,7 @@ def _place(findings: Findings, side: Side) -> str:
 
 SHARDED: Final = View(
     "training",
-    _sharded,
+    lambda findings: findings.once(_sharded),
     [
         (Record.bytes_sent_per_rank, "sends"),
         (Record.memory_bytes_per_rank, "needs"),
