@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,11 +47,12 @@ def execute(options: argparse.Namespace) -> int:
         except UsageError as error:
             runs[name], unread = [], unread + 1
             print(f"hpcdl: {message(error)}: its claims are not decided", file=sys.stderr)
-    pages = [document(every_source, runs, chosen, options.runs, short=short) for short in (True, False)]
+    make = partial(document, every_source, runs, chosen, options.runs)
     if options.output is not None:
-        write_page(options.output, pages[1:])
-    print(coloured(plain(pages[:1])), end="")
-    return exit_code(pages[0].verdicts) or (INCONCLUSIVE if unread else OK)
+        write_page(options.output, [make()])
+    page = make(short=True)
+    print(coloured(plain([page])), end="")
+    return exit_code(page.verdicts) or (INCONCLUSIVE if unread else OK)
 
 
 def _records(folder: Path) -> list[Record]:

@@ -35,6 +35,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("--link RATE", effect, type=_link, default=0.0)
     effect = "preset, file of hpcdl predict --save, or run: times are compared with those expected on it"
     parser.option("--network NETWORK", effect, default="")
+    parser.option("--predict", "fit a network to runs that keep no predictions, and predict their times on it")
     parser.option("--together", "pool the runs: launches of one suite, also on several numbers of nodes")
 
 
@@ -57,10 +58,10 @@ def execute(options: argparse.Namespace) -> int:
 
     output: Path | None = options.output
     if (form := _form(options)) == RECORDS:
-        write_records(options.output, options.runs)
+        write_records(options.output, options.runs, predict=options.predict)
         return OK
     network = network_named(options.network)[0].network if options.network else None
-    make = partial(_text, options, form, Reference(network, options.link))
+    make = partial(_text, options, form, Reference(network, options.link, options.predict))
     text, broken = rendered(options.runs, make, launches=options.together)
     if output is not None and LIST not in {options.figure, options.table}:
         write_output("-o", output, text)

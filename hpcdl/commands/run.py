@@ -57,7 +57,7 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
     from hpcdl.commands.parts.options import name_broken, rendered
     from hpcdl.launch.mpirun import LAUNCH
     from hpcdl.report.formats.writers import coloured
-    from hpcdl.report.render import formats, next_steps, renderings, save
+    from hpcdl.report.render import end, next_steps
 
     if inside:
         raise UsageError(
@@ -77,12 +77,11 @@ def _several(options: argparse.Namespace, *, inside: bool) -> int:
         worst = max(worst, code)
     if len(lost := ended_early(folder)) == len(runs):
         return worst  # its reason is printed
-    form = partial(renderings, formats=["summary", *formats()])
-    (summary, *texts), broken = rendered([folder], form, launches=True)
     try:
-        page = save(folder, texts)
+        made = rendered([folder], lambda pooled: end(folder, *pooled, predict=True), launches=True)
     except OSError as error:
         raise UsageError(f"{folder}: the report cannot be written: {error.strerror}") from None
+    summary, page, broken = made
     print(coloured(summary))
     print(next_steps(page, folder, repeat=len(runs) - len(lost) == 1))
     name_broken(broken)

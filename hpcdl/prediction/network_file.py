@@ -205,12 +205,12 @@ def load_network(path: Path) -> NetworkEstimate:
     place = ""
     try:
         tables, place = read_toml(path), f"{path}: "
-        return _network(tables, path)
+        return network_of_tables(tables, path)
     except ValueError as error:
         raise ValueError(f"{place}{error}") from None
 
 
-def _network(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
+def network_of_tables(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
     """Return the network of the tables of a file. Raises ValueError, led by the key."""
     head = _table(tables, "network")
     ranks_per_host = head.get("ranks_per_host", 1)

@@ -3,6 +3,7 @@
 The network is a preset, in a file, or fitted to a run's measurements; see :mod:`hpcdl.prediction.fitting`.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.exit_codes import UsageError, refused
 from hpcdl.fabric.network import MACHINES, NETWORKS, Network
 from hpcdl.prediction.fitting import CannotFitError, fitted, uncertainty, with_own_cores
-from hpcdl.prediction.network_file import NetworkEstimate, load_network
+from hpcdl.prediction.network_file import NetworkEstimate, format_network, load_network, network_of_tables
 from hpcdl.prediction.parallelism import Parallelism, parallelism
 from hpcdl.prediction.programs import (
     MeasuredProgram,
@@ -35,7 +36,8 @@ from hpcdl.prediction.programs import (
     program_of,
 )
 from hpcdl.prediction.steps import predicted_steps
-from hpcdl.trace.recorder import TraceError
+from hpcdl.trace.files import JsonObject, parse_toml
+from hpcdl.trace.recorder import TraceError, analysed
 from hpcdl.trace.run import Run
 
 MAX_REPORT_MESSAGES: Final = 60_000
@@ -293,3 +295,33 @@ def predict_run(run: Run, measured: Sequence[Record]) -> Prediction | None:
     times = f"{more} measured time{'' if more == 1 else 's'} more would take long to simulate"
     left_out = [f"{times}; hpcdl predict does it."] if more else []
     return Prediction(estimate, [program.record for program in chosen], left_out=left_out, records=predicted)
+
+
+def document(run: Run, prediction: Prediction) -> JsonObject:
+    """Return the predictions of a run, and the network that they rest on, as the run keeps them."""
+    return {
+        "made_of": _digest(run),
+        "network": format_network(prediction.estimate),
+        "hosts": prediction.estimate.network.hosts,
+        "seconds": [record.predicted_seconds for record in prediction.records],
+        "left_out": prediction.left_out,
+    }
+
+
+def kept(run: Run, measured: Sequence[Record]) -> Prediction | None:
+    """Return the predictions that a run keeps; None if it keeps none, or those of other cases."""
+    document = run.predictions
+    if not document or document.get("made_of") != _digest(run):
+        return None
+    with analysed(run.path, ValueError):
+        estimate = network_of_tables(parse_toml(document["network"], "predictions"), run.path)
+        estimate = replace(estimate, network=replace(estimate.network, hosts=tuple(document["hosts"])))
+        times = zip(measured, document["seconds"], strict=True)
+        predicted = [record.but(predicted_seconds=seconds) for record, seconds in times]
+        rows = [record for record in predicted if record.predicted_seconds and record.kind != "replay"]
+        return Prediction(estimate, rows, left_out=document["left_out"], records=predicted)
+
+
+def _digest(run: Run) -> str:
+    """Return a digest of the cases of a run, launches together."""
+    return hashlib.sha256(" ".join(run.identities).encode()).hexdigest()[:16]

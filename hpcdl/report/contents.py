@@ -14,7 +14,7 @@ from hpcdl.report.formats.cells import plural
 from hpcdl.report.formats.document import Chart, Document, Section
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.declaration import Answer, Declaration, badges
-from hpcdl.report.run.findings import NOTHING_STATED, Findings
+from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.warnings import diverged, failed_processes, failures, unfinished, without_result
 from hpcdl.suite import Suite, check_named
 from hpcdl.trace.recorder import TraceError
@@ -159,7 +159,7 @@ def summary(findings: Findings) -> Document:
     known = answers(findings)
     (_, verdict), *others = _pages(findings, known, whole=False)
     answering = next((section for section, page in others if section.answer and page.tables), None)
-    stated = findings.reference != NOTHING_STATED
+    stated = findings.reference.network is not None or findings.reference.link
     shown = [page for section, page in others if section is answering or (stated and section.compares)]
     tables = [Section(page.title, tables=page.answering(TERMINAL_ROWS)) for page in shown]
     warned = [page.shortened(0, TERMINAL_POINTS) for section, page in others if section is WARNINGS]

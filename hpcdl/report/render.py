@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -16,13 +17,15 @@ from hpcdl import extras
 from hpcdl.analysis.run.disturbance import UNKNOWN, facts, slurm_job
 from hpcdl.analysis.run.record import Record
 from hpcdl.prediction.network_file import described
+from hpcdl.prediction.predict import document
 from hpcdl.report import contents
 from hpcdl.report.formats import writers
 from hpcdl.report.run.findings import NOTHING_STATED, Findings, Reference, findings
 from hpcdl.report.run.warnings import not_run, unfinished
-from hpcdl.trace.files import atomic_write
+from hpcdl.trace.files import JsonObject, atomic_write
 from hpcdl.trace.link_counters import recorded
 from hpcdl.trace.run import Run
+from hpcdl.trace.schema import PREDICTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,15 +53,39 @@ def next_steps(page: str, folder: Path, *, repeat: bool) -> str:
     return "\n".join([f"report: {page}", *(f"next: {step}" for step in steps)])
 
 
-def save(folder: Path, texts: Sequence[str]) -> str:
-    """Write one text per format of :func:`formats`; return a line with the page to open. Raises OSError."""
-    (folder / "report.html").unlink(missing_ok=True)  # of an earlier part of the run
-    paths = [folder / f"report.{form}" for form in formats()]
-    for path, text in zip(paths, texts, strict=True):
-        with atomic_write(path) as temporary:
+def save(folder: Path, texts: Sequence[str], predictions: JsonObject | None = None) -> str:
+    """Write one text per format of :func:`formats`, and predictions; return a line with the page to open.
+
+    Raises OSError.
+    """
+    made = {f"report.{form}": text for form, text in zip(formats(), texts, strict=True)}
+    if predictions is not None:
+        made[PREDICTIONS] = json.dumps(predictions, separators=(",", ":"))
+    for name in ("report.html", PREDICTIONS):
+        (folder / name).unlink(missing_ok=True)  # of an earlier part of the run
+    for name, text in made.items():
+        with atomic_write(folder / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
-    lacking = missing()
-    return f"{paths[-1]}" + (f" (no report.html: {lacking})" if lacking else "")
+    lacking, page = missing(), folder / f"report.{formats()[-1]}"
+    return f"{page}" + (f" (no report.html: {lacking})" if lacking else "")
+
+
+class Ended(NamedTuple):
+    """What a run leaves when it ends."""
+
+    summary: str
+    page: str
+    """Line with the page to open."""
+    broken: Sequence[str]
+    """As of :class:`Renderings`."""
+
+
+def end(folder: Path, run: Run, *, predict: bool) -> Ended:
+    """Write the report of a run into its folder, with predictions if asked. Raises OSError, and as renderings."""
+    (computed,) = findings([run], Reference(predict=predict))
+    (summary, *texts), broken = _renderings([computed], ["summary", *formats()])
+    predictions = document(run, computed.predicted) if computed.predicted else None
+    return Ended(summary, save(folder, texts, predictions), broken)
 
 
 FORMATS: Final = ("markdown", "md", "summary", "html", "csv", "json", "tex")
@@ -91,7 +118,10 @@ def renderings(runs: Sequence[Run], formats: Sequence[str], reference: Reference
             raise ValueError(f"no report format {name!r}; did you mean {near[0]!r}? known: {', '.join(FORMATS)}")
         if name == "html" and missing():
             raise ValueError(missing())
-    computed = findings(runs, reference)
+    return _renderings(findings(runs, reference), formats)
+
+
+def _renderings(computed: Sequence[Findings], formats: Sequence[str]) -> Renderings:
     texts = [_written(computed, name) for name in formats]
     broken = [f"report: {name}: {error}" for run in computed for name, error in run.broken.items()]
     return Renderings(texts, broken)

@@ -300,7 +300,7 @@ class RunFolder:
     def _write(self) -> str | None:
         """Merge the finished cases, write the report and return its summary; None if no case is finished."""
         from hpcdl.analysis.over_time.archive import keep_series
-        from hpcdl.report.render import formats, renderings, save
+        from hpcdl.report.render import end
 
         cases, failures = self._suite.cases, self._failures.values()
         failed = [{"case": each.case, "rank": each.rank, "error": each.error} for each in failures]
@@ -314,10 +314,10 @@ class RunFolder:
             return None
         self._schema.merge(parts, self._folder / "run.h5", self._environment, self._suite.text, complete=complete)
         run = self._schema.read(self._folder)
-        (summary, *texts), broken = renderings([run], ["summary", *formats()])
+        # the run of several launches has the predictions, which rest on all of them
+        summary, self._page, broken = end(self._folder, run, predict=LAUNCH not in os.environ)
         self._failed |= bool(broken)
         for line in broken:
             self.show(line)
         keep_series(run)
-        self._page = save(self._folder, texts)
         return summary

@@ -233,6 +233,8 @@ def _converter(kind: Any) -> Callable[[object], object]:
     if kind is Any:
         return lambda value: value
     origin, inside = get_origin(kind), get_args(kind)
+    if Any in inside:  # the table of a run has millions of values, none of which is converted
+        kind, origin = origin, None
     if isinstance(kind, UnionType):
         inner = [member for member in inside if member is not type(None)]
         convert, optional = _converter(inner[0]), len(inner) < len(inside)

@@ -177,6 +177,8 @@ class Run:
     """False while the run is in progress, or if it was interrupted."""
     copies: Sequence[str] = ()
     """One line per run that was given twice, in any form: its cases count once."""
+    predictions: JsonObject = field(default_factory=dict)
+    """As :func:`hpcdl.prediction.predict.document` makes them; empty if none were made."""
 
     steps = _frame_of("steps")
     evaluations = _frame_of("evaluations")

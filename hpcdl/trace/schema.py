@@ -14,7 +14,7 @@ import io
 import json
 import lzma
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
@@ -174,7 +174,15 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
             environment, suite = environment_of(source["environment"][()]), source["suite"].asstr()[()]
             environments |= _environments(source)
             recorded += [_case(group, part, wanted) for group in source["cases"].values()]
-    return Run(path, recorded, environment, environments, suite, complete)
+    return Run(path, recorded, environment, environments, suite, complete, predictions=predictions_in(path))
+
+
+def predictions_in(folder: Path) -> JsonObject:
+    """Return the predictions that a folder keeps; none if their file is missing or damaged."""
+    with suppress(OSError, ValueError):
+        text = read_bytes(folder / PREDICTIONS, MAX_SMALL)
+        return from_json(JsonObject, parse_json(text, PREDICTIONS), PREDICTIONS)
+    return {}
 
 
 def _case(group: h5py.Group, path: Path, wanted: Collection[str]) -> RecordedCase:
@@ -286,6 +294,8 @@ def _events(path: Path, case: str) -> tuple[Rows, list[str]]:
         return events, labels
 
 
+PREDICTIONS: Final = "predictions.json"
+"""File of a run folder, or of a folder of launches, with the predictions that were made when it ended."""
 SUFFIX: Final = ".json.xz"
 SUFFIXES: Final = (SUFFIX, ".json.gz")
 """Of files that are read: version 1.0 wrote the second."""
@@ -313,6 +323,7 @@ def packed(run: Run) -> bytes:
         "environments": run.environments,
         "cases": list(run.described),
         "identities": [case.digest() for case in run.recorded],
+        "predictions": run.predictions,
         "tables": {
             name: {
                 column: (np.diff(values, prepend=0) if values.dtype.kind == "i" else values).tolist()
@@ -367,6 +378,7 @@ def _run(path: Path, document: JsonObject) -> Run:
         environments,
         str(document["suite"]),
         bool(document["complete"]),
+        predictions=from_json(JsonObject, document.get("predictions", {}), "predictions"),
     )
 
 

@@ -20,12 +20,12 @@ def test_a_reduction_is_computed_once(hand, monkeypatch, name):
     monkeypatch.setattr(findings, name, lambda *given: calls.append(name) or original(*given))
     for ranks in (1, 2):
         hand.train([[40.0 / ranks] * 30] * ranks)
-    renderings([hand.read()], list(FORMATS))
+    renderings([hand.read()], list(FORMATS), findings.Reference(predict=True))
     assert calls == [name]
 
 
 def test_events_are_read_once_for_all_formats(hand, monkeypatch):
-    hand.train([[20.0] * 30] * 2)
+    hand.train([[20.0] * 30] * 2, events=[[(0, "send", 1, 2, 1 - rank, 8)] for rank in range(2)])
     run = hand.read()
     reads = []
     monkeypatch.setattr(type(run), "events_of", lambda *given: reads.append(given[1]) or run._events([given[1]]))

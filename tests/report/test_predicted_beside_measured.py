@@ -7,7 +7,9 @@ from conftest import TRAINING
 from contract.measured import HOSTS, SUITE, measure
 
 from hpcdl.fabric.network import Link, Network
-from hpcdl.report.render import render
+from hpcdl.report.render import end, render
+from hpcdl.report.run.findings import NOTHING_STATED, Reference, with_predictions
+from hpcdl.trace.schema import PREDICTIONS, packed, read
 
 MACHINE = Network("machine", Link(3e-5, 1e-9), source="none", gamma=2e-9)
 
@@ -20,7 +22,7 @@ def measured(hand, schemes='["ring", "tree", "butterfly", "native"]'):
 
 
 def test_each_time_stands_beside_its_prediction(hand, row, whole):
-    page = whole(measured(hand))
+    page = whole(with_predictions(measured(hand)))
     part = page[page.index("## Predicted and measured") : page.index("## Job")]
     assert row(part, "alpha")[1] == "30.0 us"
     assert row(part, "beta")[1] == "1.00 GB/s"
@@ -36,7 +38,7 @@ def test_a_suite_that_asks_is_answered_by_how_many_times_are_predicted(hand, who
     """One of 18 times is a third longer than predicted."""
     slow = lambda fields: 4 / 3 if (fields["aggregation"], fields["ranks"], fields["message_bytes"]) == SLOW else 1
     measure(hand, MACHINE, SUITE.format('["ring", "tree", "butterfly"]', [4096, 65536, 1048576]), factor=slow)
-    page = whole(hand.read(HOSTS, '[suite]\nanswer = "predictions"'))
+    page = whole(with_predictions(hand.read(HOSTS, '[suite]\nanswer = "predictions"')))
     assert "\nOne network model, fitted to 18 measured times, gives 17 of them within 10 %.\n" in page
     assert "- The worst prediction, for 64 KiB with a tree on 4 ranks, is 25.0 % too short.\n" in page
 
@@ -59,7 +61,7 @@ def test_costs_of_an_exchange_and_of_tracing_are_one_sentence(hand, whole, fabri
 
 
 def test_json_has_the_network_and_its_predictions(hand):
-    whole = json.loads(render([measured(hand)], "json"))
+    whole = json.loads(render([measured(hand)], "json", Reference(predict=True)))
     (network,) = whole["networks"]
     assert network["run"] == hand.folder.name
     assert network["alpha_seconds"] == pytest.approx(3e-5, rel=1e-3)
@@ -73,7 +75,7 @@ def test_json_has_the_network_and_its_predictions(hand):
 
 def test_what_takes_long_to_simulate_is_counted(hand, monkeypatch):
     monkeypatch.setattr("hpcdl.prediction.predict.MAX_REPORT_MESSAGES", 5 * (3 * 2 + 3 * 4))
-    page = render([measured(hand)], "md")
+    page = render([measured(hand)], "md", Reference(predict=True))
     assert "Half of the 10 predicted times" in page
     assert "- 8 measured times more would take long to simulate; hpcdl predict does it." in page
 
@@ -81,5 +83,34 @@ def test_what_takes_long_to_simulate_is_counted(hand, monkeypatch):
 def test_too_few_times_are_passed_over(hand):
     """Three costs and six times: they would fit whatever they were."""
     run = measured(hand, '"ring"')
-    assert "Predicted and measured" not in render([run], "md")
-    assert json.loads(render([run], "json"))["networks"] == []
+    assert "Predicted and measured" not in render([run], "md", Reference(predict=True))
+    assert json.loads(render([run], "json", Reference(predict=True)))["networks"] == []
+
+
+def test_predictions_are_made_when_a_run_ends_and_kept_in_every_form(hand, tmp_path, monkeypatch):
+    """Folder, pooled launches and records show the same page; a run that keeps none, or those of other cases, shows none."""
+    hand.launches = 2
+    run = measured(hand)
+    page = whole_page(run, Reference(predict=True))
+    assert "Predicted and measured" in page
+    assert "Predicted and measured" not in whole_page(run)
+    end(hand.folder, run, predict=True)
+    monkeypatch.setattr("hpcdl.report.run.findings.predict_run", None)
+    kept = read(hand.folder)
+    assert whole_page(kept) == page
+    (tmp_path / "kept.json.xz").write_bytes(packed(kept))
+    records = read(tmp_path / "kept.json.xz")
+    assert predicted(records) == predicted(kept) != []
+    assert predicted(kept.only(range(len(kept.recorded) - 1))) == []
+    (hand.folder / PREDICTIONS).write_text("{")
+    assert predicted(read(hand.folder)) == []
+
+
+def whole_page(run, reference=NOTHING_STATED):
+    return render([run], "html", reference)
+
+
+def predicted(run):
+    """Return the predicted seconds of all cases that have any."""
+    cases = json.loads(render([run], "json"))["cases"]
+    return [case["predicted_seconds"] for case in cases if case["predicted_seconds"]]

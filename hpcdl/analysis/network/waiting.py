@@ -23,7 +23,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.recorder import Rows
-from hpcdl.trace.run import NATIVE, Run, matched
+from hpcdl.trace.run import NATIVE, Run, matched, no_events
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,8 +107,7 @@ def of_case(run: Run, index: int) -> Waiting | None:
     record, steps = Record.of(case.fields), case.steps
     if record.ranks == 1 or record.error or not (record.is_training or record.kind == "collective"):
         return None
-    events = run.events_of(index)
-    if not len(events):
+    if case.read_events is no_events or not len(events := run.events_of(index)):
         return _mean(_repetitions(steps, record.warmup_steps), record) if record.kind == "collective" else None
     dropped = case.ranks["rank"][case.ranks["dropped"] > 0]
     # A rank drops events beyond a limit; in steps after the last one it would seem to do nothing but work.

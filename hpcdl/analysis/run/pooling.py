@@ -92,12 +92,15 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
 
 def read_pooled(paths: Iterable[Path]) -> Run:
     """Read the runs that ``paths`` name; pool them if they are several. Raises TraceError, and as :func:`pool`."""
-    from hpcdl.trace.schema import read  # late: h5py is not needed to pool runs
+    from hpcdl.trace.schema import predictions_in, read  # late: h5py is not needed to pool runs
 
     runs = [read(run) for path in paths for run in runs_in(path)]
     runs = distinct(runs) if len(runs) > 1 else runs
     launches = [launch for run in runs for launch in launches_in(run)]
-    return without_repetitions(runs[0] if len(runs) == 1 else pool(launches))
+    if len(runs) == 1:
+        return without_repetitions(runs[0])
+    pooled = pool(launches)
+    return without_repetitions(replace(pooled, predictions=predictions_in(pooled.path)))
 
 
 def without_repetitions(run: Run) -> Run:

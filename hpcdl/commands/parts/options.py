@@ -272,13 +272,20 @@ def name_copies(run: Run) -> None:
         print(f"hpcdl: warning: {line}", file=sys.stderr)
 
 
-def write_records(file: Path, folders: Sequence[Path]) -> None:
-    """Write the records of the runs in ``folders``, pooled, to the ``file`` that -o names. Raises UsageError."""
+def write_records(file: Path, folders: Sequence[Path], *, predict: bool = False) -> None:
+    """Write the records of the runs in ``folders``, pooled, to the ``file`` that -o names. Raises UsageError.
+
+    ``predict``: with predictions, if the runs keep none.
+    """
     from hpcdl.analysis.run.pooling import read_pooled
     from hpcdl.trace.schema import packed
 
     with analysis_of(folders):
         run = read_pooled(folders)
+        if predict:
+            from hpcdl.report.run.findings import with_predictions
+
+            run = with_predictions(run)
         data = packed(run)
     name_copies(run)
     write_output("-o", file, data)

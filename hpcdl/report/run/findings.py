@@ -18,7 +18,7 @@ from hpcdl.analysis.run.pooling import distinct
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
 from hpcdl.fabric.network import Network
-from hpcdl.prediction.predict import Prediction, expect, predict_run
+from hpcdl.prediction.predict import Prediction, document, expect, kept, predict_run
 from hpcdl.report.run import link_counters
 from hpcdl.report.run.grouping import Method, Settings, problems, settings
 from hpcdl.report.run.method_names import run_names
@@ -35,6 +35,8 @@ class Reference:
 
     network: Network | None = None
     link: float = 0.0
+    predict: bool = False
+    """True: fit a network to a run that keeps no predictions."""
 
 
 NOTHING_STATED: Final = Reference()
@@ -138,8 +140,12 @@ class Findings:
 
     @cached_property
     def predicted(self) -> Prediction | None:
-        """Network fitted to the measured times, and its predictions; None if too little was measured."""
-        return predict_run(self.run, self.records)
+        """Network fitted to the measured times, and its predictions; None if the run keeps none, or too little.
+
+        They are made when a run ends, or if the reference asks for them.
+        """
+        known = kept(self.run, self.records)
+        return predict_run(self.run, self.records) if known is None and self.reference.predict else known
 
     @cached_property
     def links(self) -> list[Links]:
@@ -175,3 +181,9 @@ def findings(runs: Sequence[Run], reference: Reference = NOTHING_STATED) -> list
     runs = distinct(runs) if len(runs) > 1 else runs
     names = run_names([run.path for run in runs])
     return [Findings(run, name, reference) for run, name in zip(runs, names, strict=True)]
+
+
+def with_predictions(run: Run) -> Run:
+    """Return the run with predictions of its measured times, if they are enough to fit a network."""
+    predicted = Findings(run, run.path.name, Reference(predict=True)).predicted
+    return run if predicted is None else replace(run, predictions=document(run, predicted))
