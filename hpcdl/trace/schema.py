@@ -48,7 +48,7 @@ def open_trace(path: Path, *, verified: bool = False) -> Iterator[h5py.File]:
     try:
         with _opened(path, verified=verified) as file:
             if not verified:
-                _check_contents(file, DEPTH)
+                _check_contents(file["/"].id, DEPTH)
             yield file
     except TraceError:
         raise
@@ -74,31 +74,35 @@ def _opened(path: Path, *, verified: bool) -> h5py.File:
     return file
 
 
-def _check_contents(group: h5py.Group, depth: int) -> None:
+def _check_contents(group: h5py.h5g.GroupID, depth: int) -> None:
     """Raise ValueError for links, values in other files, and rows that are declared but not stored.
 
-    Otherwise a file of the reader could appear in a report, and a small file could fill the memory.
+    Otherwise a file of the reader could appear in a report, and a small file could fill the memory. Handles are
+    those below h5py's objects, which take several times as long: a run has thousands of cases.
     """
     for name in group:
-        path = f"{group.name.rstrip('/')}/{name}"
-        if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-            raise ValueError(f"{path}: is a link, which a trace may not have")  # noqa: TRY004 - as all of them
-        values = group[name]
-        if isinstance(values, h5py.Group):
+        path = f"{h5py.h5i.get_name(group).decode().rstrip('/')}/{name.decode()}"
+        if group.links.get_info(name).type != h5py.h5l.TYPE_HARD:
+            raise ValueError(f"{path}: is a link, which a trace may not have")
+        values = h5py.h5o.open(group, name)
+        if isinstance(values, h5py.h5g.GroupID):
             if depth == 1:
                 raise ValueError(f"{path}: is nested too deeply")
             _check_contents(values, depth - 1)
-        elif values.external or values.is_virtual:
+            continue
+        plan = values.get_create_plist()
+        if plan.get_external_count() or plan.get_layout() == h5py.h5d.VIRTUAL:
             raise ValueError(f"{path}: has its values in another file, which a trace may not have")
-        elif not _is_stored(values):
+        if not _is_stored(values, plan):
             raise ValueError(f"{path}: declares more rows than the file has")
 
 
-def _is_stored(values: h5py.Dataset) -> bool:
+def _is_stored(values: h5py.h5d.DatasetID, plan: h5py.h5p.PropDCID) -> bool:
     """Return True if all rows of a dataset are in the file."""
-    if values.chunks and values.id.get_num_chunks() * values.chunks[0] < values.shape[0]:
+    if plan.get_layout() == h5py.h5d.CHUNKED and values.get_num_chunks() * plan.get_chunk()[0] < values.shape[0]:
         return False
-    return bool((values.nbytes or 0) <= MAX_TABLE_RATIO * values.id.get_storage_size())
+    size = values.get_space().get_simple_extent_npoints() * values.get_type().get_size()
+    return bool(size <= MAX_TABLE_RATIO * values.get_storage_size())
 
 
 def _line(error: BaseException) -> str:
@@ -192,7 +196,7 @@ def _case(group: h5py.Group, path: Path, wanted: Collection[str]) -> RecordedCas
         _on_common_clock(_rows(group, name), ranks) if name in wanted else np.empty(0, TABLES[name])
         for name in READ
     ]
-    read_events = partial(_events, path, group.name) if group["events"].id.shape[0] else no_events
+    read_events = partial(_events, path, group.name) if _stored(group, "events").shape[0] else no_events
     return RecordedCase(_fields(group), *tables, read_events=read_events)
 
 
@@ -264,9 +268,14 @@ def _type_id(table: str) -> h5py.h5t.TypeID:
     return h5py.h5t.py_create(TABLES[table])
 
 
+def _stored(group: h5py.Group, name: str) -> h5py.h5d.DatasetID:
+    """Return the handle of a table."""
+    return h5py.h5d.open(group.id, name.encode())
+
+
 def _rows(group: h5py.Group, name: str) -> Rows:
     """Return the rows of a table; times are on the ranks' own clocks."""
-    stored = group[name].id
+    stored = _stored(group, name)
     if stored.get_type() != _type_id(name):
         raise ValueError(f"{group.name}/{name}: has other columns than this schema")
     table = np.empty(stored.shape[0], TABLES[name])
@@ -294,6 +303,7 @@ def _events(path: Path, case: str) -> tuple[Rows, list[str]]:
         return events, labels
 
 
+TABLES_MARK: Final = ',"tables":'
 PREDICTIONS: Final = "predictions.json"
 """File of a run folder, or of a folder of launches, with the predictions that were made when it ended."""
 SUFFIX: Final = ".json.xz"
@@ -348,7 +358,8 @@ def read_records(path: Path) -> Run:
     """Read the file. Raises TraceError, in one line that names it, if it is missing, foreign or damaged."""
     try:
         text = read_bytes(path, _limit(check_regular(path))).decode("ascii")
-        document = from_json(JsonObject, parse_json(spelled_now(text), "text"), "records")
+        fields, mark, tables = text.partition(TABLES_MARK)  # tables have numbers only, and are most of the text
+        document = from_json(JsonObject, parse_json(spelled_now(fields) + mark + tables, "text"), "records")
         schema = from_json(int, document.get(RECORDS), RECORDS)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())

@@ -1,9 +1,11 @@
 """Pace and staleness of training in which ranks take steps of their own."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from hpcdl.analysis.run.launches import MAX_AGE, WINDOWS, launches, staleness, throughput_of
+from hpcdl.analysis.run.launches import MAX_AGE, WINDOWS, launches, throughput_of
 from hpcdl.analysis.run.scaling import records
 
 FREE = {"training": "asynchronous(collect=1)", "aggregation": "own", "common_clock": True, "images": 16}
@@ -105,13 +107,13 @@ def served(hand, training, rows, ranks=4, **fields):
 def test_mean_shares_and_workers_by_hand(hand):
     rows = [(0, 0, 0), (1, 1, 1), (2, 2, 2), (0, 3, 2), (1, 4, 2), (1, 5, 0)]
     (launch,) = launches(served(hand, "mine:served", rows, warmup_steps=0).read())
-    found = staleness(launch)
+    found = launch.staleness
     assert found.mean == pytest.approx(7 / 6)
     assert found.shares == pytest.approx((2 / 6, 1 / 6, 3 / 6))
     assert found.workers == 3
     assert (found.collect, found.expected) == (None, None)
     launch.case.updates["staleness"] = np.full(6, 2**31 - 1)  # as a damaged record may have
-    assert len(staleness(launch).shares) == MAX_AGE + 1
+    assert len(replace(launch).staleness.shares) == MAX_AGE + 1
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,7 @@ def test_every_shard_counts_its_own_versions(hand):
     updates = {rank: [(10**9 + 10**6 * n, n % 2, n // 2, 0, 0.1) for n in range(20)] for rank in (2, 3)}
     hand.train([[10.0] * 9] * 2 + [[]] * 2, training="softsync(collect=2)", aggregation="own", updates=updates)
     (one,) = launches(hand.read())
-    assert staleness(one).collect == 2.0
+    assert one.staleness.collect == 2.0
 
 
 def test_synchronous_training_has_none(hand):

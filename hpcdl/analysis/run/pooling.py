@@ -219,7 +219,7 @@ class Point:
         """Configuration, ranks and seed."""
         return (self.configuration, self.record.ranks, self.record.seed)
 
-    @property
+    @cached_property
     def times(self) -> list[float]:
         """Typical step time (s) of each launch whose times count."""
         return [launch.typical(launch.seconds) for launch in self.timed if len(launch.seconds)]

@@ -13,7 +13,7 @@ from hpcdl.analysis.network.nodes import Nodes
 from hpcdl.analysis.network.waiting import Waiting
 from hpcdl.analysis.run import deciding, disturbance
 from hpcdl.analysis.run.deciding import Decision, Field
-from hpcdl.analysis.run.launches import Launch, Staleness, launches, staleness
+from hpcdl.analysis.run.launches import Launch, Staleness, launches
 from hpcdl.analysis.run.pooling import distinct
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
@@ -136,7 +136,7 @@ class Findings:
     @cached_property
     def staleness(self) -> list[tuple[Record, Staleness]]:
         """Case and staleness of each launch that applied gradients of other ranks."""
-        return [(launch.record, stale) for launch in self.launches if (stale := staleness(launch))]
+        return [(launch.record, launch.staleness) for launch in self.launches if launch.staleness]
 
     @cached_property
     def predicted(self) -> Prediction | None:
