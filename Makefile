@@ -27,7 +27,7 @@ OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_binary_files.py
   gpu/test_compile.py models/test_against_torch.py nn/test_kernels_against_torch.py optim/test_optimizers.py \
   report/test_browser.py testbed)
 
-.PHONY: help quickstart test test-quick test-unit test-optional test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-collectives peers-compression peers-training oracles near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-optional test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-commands peers-collectives peers-compression peers-training oracles near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -90,6 +90,9 @@ check: $(VENV)/ready-to-test  ## ruff and mypy
 
 peers: $(VENV)/ready-to-test  ## compare training steps with PyTorch (PEERS_OPTIONS="--threads 2 --compile"; needs torch in $(VENV))
 	$(BIN)/python tests/peers/steps.py $(PEERS_OPTIONS)
+
+peers-commands: $(VENV)/ready-to-test  ## compare reports and other commands with importing pandas, scipy and h5py (a quarter of an hour)
+	$(BIN)/python tests/peers/commands.py $(PEERS_OPTIONS)
 
 peers-collectives: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare allreduce with both MPI libraries' and gloo (OSU=/path/to/osu-micro-benchmarks: with OSU's too)
 	$(BIN)/python tests/peers/collectives.py $(PEERS_OPTIONS)
