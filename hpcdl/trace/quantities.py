@@ -411,7 +411,7 @@ class CommonNumbers:
     busy_cores = number("busy cores, of those that a rank may use: mean over ranks, median over launches")
     predicted_seconds = seconds(
         "the same programs on a network model: of measured collectives and exchanges the model that was "
-        "fitted to the run, of simulated ones the formula",
+        "fitted when the run ended, or by `--predict`, of simulated ones the formula",
         heading="predicted",
     )
     predicted_low_seconds = seconds("95 % interval of a time that `hpcdl predict` prints")
