@@ -1,10 +1,7 @@
 from functools import partial
-from typing import Final
 
 from hpcdl.aggregation.parts.patterns import doubled, folded, nearest_first
 from hpcdl.fabric.comm import Array, Comm
-
-_SCHEME: Final = partial(doubled, nearest_first)
 
 
 async def butterfly(comm: Comm, buffer: Array) -> None:
@@ -23,4 +20,4 @@ async def butterfly(comm: Comm, buffer: Array) -> None:
     Time, p a power of two: log2(p)*(alpha + n*beta + n*gamma)
     Time, p not a power of two: (floor(log2(p)) + 2)*(alpha + n*beta) + (floor(log2(p)) + 1)*n*gamma
     """
-    await folded(comm, buffer, _SCHEME)
+    await folded(comm, buffer, partial(doubled, nearest_first))
