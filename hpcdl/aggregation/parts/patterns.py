@@ -96,11 +96,12 @@ class Fold(NamedTuple):
     power: int
     guests: int
 
-    @classmethod
-    def of(cls, size: int) -> "Fold":
+    @staticmethod
+    @cache
+    def of(size: int) -> "Fold":
         """Return the fold of ``size`` ranks."""
         power = 1 << size.bit_length() - 1
-        return cls(power, size - power)
+        return Fold(power, size - power)
 
     def number(self, rank: int) -> int:
         """Return the number of a rank that is no guest; of a guest its host's."""
@@ -134,13 +135,14 @@ async def folded(comm: Comm, buffer: Array, scheme: Callable[[Comm, Fold, Array]
     messages of n bytes and one more addition.
     """
     rank, fold = comm.rank, Fold.of(comm.size)
-    if fold.is_guest(rank):
+    if rank >= 2 * fold.guests:
+        await scheme(comm, fold, buffer)
+    elif fold.is_guest(rank):
         await comm.send(buffer, rank - 1)
         await comm.recv(buffer, rank - 1, tag=0)
-        return
-    await add_guest(comm, fold, buffer)
-    await scheme(comm, fold, buffer)
-    if fold.is_host(rank):
+    else:
+        await add_guest(comm, fold, buffer)
+        await scheme(comm, fold, buffer)
         await comm.send(buffer, rank + 1)
 
 

@@ -22,7 +22,7 @@ from hpcdl.fabric.comm import ANY, INPUT, TAGS, Array, Memory, Status, check_add
 from hpcdl.fabric.device.staged_copy import Wait, both, until
 from hpcdl.fabric.device.transport import Transport, choose
 from hpcdl.fabric.mpi.backoff import Backoff, here, sleep_until
-from hpcdl.fabric.mpi.messages import PROBES_ANY_SOURCE, Channels, MpiWire, RepeatedExchanges
+from hpcdl.fabric.mpi.messages import PROBES_ANY_SOURCE, Channels, MpiWire, RepeatedExchanges, complete
 from hpcdl.fabric.mpi.natives import Natives
 from hpcdl.fabric.mpi.scheduler import WORTHWHILE_NS, Job, Scheduler
 from hpcdl.fabric.task import DEPTHS, Program, Task, operation
@@ -46,6 +46,7 @@ class MpiComm:
         self.rank = communicator.rank
         self.size = communicator.size
         self._members = members or range(self.size)
+        self.scratch = scheduler.scratch.borrow
         self._scheduler = scheduler
         self._main = communicator
         self._channels = Channels(scheduler, communicator)
@@ -120,10 +121,25 @@ class MpiComm:
         scheduler = self._scheduler
         begin = perf_counter_ns()
         key = (id(outgoing), dest, id(incoming), source, tag)
-        ready = self._repeated.ready.get(key) if scheduler.may_block and scheduler.events is None else None
+        ready = self._repeated.ready.get(key) if scheduler.may_block else None
         if ready is None:
             check_exchange(dest, source, tag, self.size)
-        if not isinstance(outgoing, np.ndarray):
+        if ready is not None:
+            arrival, departure, answer, size = ready
+            status = self._status
+            try:
+                arrival.Start()
+                departure.Start()
+                departure.Wait()
+                complete(arrival, status)
+            except MPI.Exception:
+                self._repeated.free()
+                raise
+            if scheduler.events is not None:
+                self._record("recv", begin, source, status.count)
+            if status.count != size:
+                answer = Status(source, tag, status.count // incoming.itemsize)
+        elif not isinstance(outgoing, np.ndarray):
             transport = self._transport()
             _, answer = yield from both(
                 transport.send(self._wire, outgoing, dest, tag),
@@ -133,29 +149,17 @@ class MpiComm:
                 self._record("recv", begin, answer.source, answer.count * incoming.itemsize)
         elif scheduler.may_block:
             status = self._status
-            if ready is not None:
-                arrival, departure, answer = ready
-                try:
-                    arrival.Start()
-                    departure.Start()
-                    departure.Wait()
-                    arrival.Wait(status)
-                except MPI.Exception:
-                    self._repeated.free()
-                    raise
-            elif scheduler.events is None:
+            if scheduler.events is None:
                 self._main.Sendrecv(outgoing, dest, tag, incoming, source, tag, status)
-                self._repeated.prepare(key, outgoing, incoming)
             else:
                 # Two requests tell when each direction ended, for the trace; Sendrecv tells only when both have.
                 receiving = self._main.Irecv(incoming, source, tag)
                 sending = self._main.Isend(outgoing, dest, tag)
                 receiving.Wait(status)
-                self._record("recv", begin, status.source, status.count)
+                self._record("recv", begin, source, status.count)
                 sending.Wait()
-            count = status.count // incoming.itemsize
-            if ready is None or answer.count != count:
-                answer = Status(source, tag, count)
+            self._repeated.prepare(key, outgoing, incoming)
+            answer = Status(source, tag, status.count // incoming.itemsize)
         else:
             status = MPI.Status()
             arrived = self._channels.receive(incoming, source, tag, status)
@@ -259,9 +263,6 @@ class MpiComm:
         if self._scheduler.transport is None:
             self._scheduler.transport = choose()
         return self._scheduler.transport
-
-    def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
-        return self._scheduler.scratch.borrow(size, like)
 
     @property
     def memory(self) -> Memory:

@@ -8,6 +8,7 @@ from mpi4py import MPI
 
 from hpcdl.fabric.comm import ANY, TAGS, Array, Status
 from hpcdl.fabric.device.staged_copy import NUMBERS, Wait, Words
+from hpcdl.fabric.mpi.backoff import POLLS
 from hpcdl.fabric.mpi.scheduler import Scheduler
 from hpcdl.fabric.vectors import SHORT_BYTES
 
@@ -77,8 +78,8 @@ class RepeatedExchanges:
     """
 
     def __init__(self, communicator: MPI.Intracomm, at_end: set[Callable[[], None]]) -> None:
-        self.ready: dict[tuple[int, ...], tuple[MPI.Prequest, MPI.Prequest, Status]] = {}
-        """Receive, send, and status of a full message, by arguments; those of arrays are their identities."""
+        self.ready: dict[tuple[int, ...], tuple[MPI.Prequest, MPI.Prequest, Status, int]] = {}
+        """Receive, send, and status and bytes of a full message, by arguments; of arrays by their identities."""
         self._arrays: dict[tuple[int, ...], tuple[Array, Array]] = {}
         self._communicator = communicator
         self._at_end = at_end
@@ -89,7 +90,7 @@ class RepeatedExchanges:
             _, dest, _, source, tag = key
             receiving = self._communicator.Recv_init(incoming, source, tag)
             sending = self._communicator.Send_init(outgoing, dest, tag)
-            self.ready[key] = receiving, sending, Status(source, tag, incoming.size)
+            self.ready[key] = receiving, sending, Status(source, tag, incoming.size), incoming.nbytes
         elif outgoing.nbytes <= SHORT_BYTES >= incoming.nbytes:
             if len(self._arrays) >= _MAX_EXCHANGES:
                 self.free()
@@ -97,7 +98,7 @@ class RepeatedExchanges:
             self._at_end.add(self.free)
 
     def free(self) -> None:
-        for receiving, sending, _ in self.ready.values():
+        for receiving, sending, *_ in self.ready.values():
             receiving.Free()
             sending.Free()
         self.ready.clear()
@@ -175,6 +176,14 @@ class MpiWire:
 
     def receive_rest(self, words: Words, source: int, number: int) -> Wait:
         return once(self._pieces.Irecv(words, source, number).Test)
+
+
+def complete(request: MPI.Request, status: MPI.Status) -> None:
+    """Wait for a short message on an own core: waits of MPICH 5.0 take 0.3 to 1.5 us more than tests."""
+    for _ in range(POLLS):
+        if request.Test(status):
+            return
+    request.Wait(status)
 
 
 def received(request: MPI.Request, status: MPI.Status) -> bool:
