@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import MISSING, dataclass, replace
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -276,8 +276,9 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
     return head, list(_named_apart(drafts))
 
 
+@cache  # each section of a report asks for it
 def head(text: str) -> JsonObject:
-    """Return the table ``[suite]`` of a suite that has run; empty if it cannot be read."""
+    """Return the table ``[suite]`` of a suite that has run; empty if it cannot be read. It is not to be changed."""
     try:
         table = parse_toml(text, "suite").get("suite")
     except ValueError:  # a report cannot mend it

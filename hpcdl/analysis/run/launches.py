@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from statistics import median
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -432,4 +433,4 @@ def residual_to_gradient(launch: Launch) -> list[float]:
 def median_of(values: Iterable[float | None]) -> float | None:
     """Return the median of the finite values; None without such."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    return float(np.median(finite)) if finite else None
+    return float(median(finite)) if finite else None  # of few numbers it is ten times as fast as numpy's
