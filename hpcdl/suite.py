@@ -278,7 +278,7 @@ def _drafts(text: str, source: str, overrides: Sequence[str], ranks: int) -> tup
 
 @cache  # each section of a report asks for it
 def head(text: str) -> JsonObject:
-    """Return the table ``[suite]`` of a suite that has run; empty if it cannot be read. It is not to be changed."""
+    """Return the table ``[suite]`` of a suite that has run; empty if it cannot be read. Not to be changed."""
     try:
         table = parse_toml(text, "suite").get("suite")
     except ValueError:  # a report cannot mend it
