@@ -178,7 +178,8 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
             environment, suite = environment_of(source["environment"][()]), source["suite"].asstr()[()]
             environments |= _environments(source)
             recorded += [_case(group, part, wanted) for group in source["cases"].values()]
-    return Run(path, recorded, environment, environments, suite, complete, predictions=predictions_in(path))
+    kept = predictions_in(path if path.is_dir() else path.parent)
+    return Run(path, recorded, environment, environments, suite, complete, predictions=kept)
 
 
 def predictions_in(folder: Path) -> JsonObject:

@@ -100,7 +100,7 @@ def test_predictions_are_made_when_a_run_ends_and_kept_in_every_form(hand, tmp_p
     assert whole_page(kept) == page
     (tmp_path / "kept.json.xz").write_bytes(packed(kept))
     records = read(tmp_path / "kept.json.xz")
-    assert predicted(records) == predicted(kept) != []
+    assert predicted(records) == predicted(read(hand.folder / "run.h5")) == predicted(kept) != []
     assert predicted(kept.only(range(len(kept.recorded) - 1))) == []
     (hand.folder / PREDICTIONS).write_text("{")
     assert predicted(read(hand.folder)) == []
