@@ -40,7 +40,7 @@ class Defect(NamedTuple):
 
 DEFECTS = [
     Defect("aggregation/ring.py", "into = chunks[(rank - step - 1) % size]", "into = chunks[(rank - step) % size]", "aggregation"),
-    Defect("aggregation/parts/patterns.py", "cls(power, size - power)", "cls(power, 0)", "aggregation"),
+    Defect("aggregation/parts/patterns.py", "Fold(power, size - power)", "Fold(power, 0)", "aggregation"),
     Defect("aggregation/parts/messages.py", "min(distance, size - distance)", "distance", "aggregation"),
     Defect("aggregation/tree.py", "min(arity * node + arity, size - 1)", "min(arity * node + arity, size)", "aggregation"),
     Defect("aggregation/bruck.py", "digit *= 2", "digit += 1", "aggregation"),
