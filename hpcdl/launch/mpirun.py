@@ -181,7 +181,7 @@ SEGMENTS: Final = Path("/dev/shm")  # noqa: S108 - the libraries choose it
 SEGMENT_NAMES: Final = re.compile(r"(mpich_sh(m|ar)_|ucx_shm_posix_|sm_segment\.|open_mpi\.).*")
 """Of MPICH, UCX and Open MPI."""
 REMOVAL_TIMEOUT: Final = 20.0
-"""Seconds in which killed processes end; a rank whose launcher was killed notices it after two to eight."""
+"""Seconds in which killed processes end; a rank whose launcher was killed may notice it only after several."""
 
 
 @contextmanager

@@ -78,7 +78,7 @@ def _check_contents(group: h5py.h5g.GroupID, depth: int) -> None:
     """Raise ValueError for links, values in other files, and rows that are declared but not stored.
 
     Otherwise a file of the reader could appear in a report, and a small file could fill the memory. Handles are
-    those below h5py's objects, which take several times as long: a run has thousands of cases.
+    those below h5py's objects, which take longer: a run may have thousands of cases.
     """
     for name in group:
         path = f"{h5py.h5i.get_name(group).decode().rstrip('/')}/{name.decode()}"

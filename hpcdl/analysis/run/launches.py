@@ -316,7 +316,7 @@ def _staleness(launch: Launch) -> Staleness | None:
     if not len(inside):
         return None
     versions = inside["version"] - inside["version"].min()
-    # one number for both: numpy sorts rows of two columns a hundred times as long
+    # one number for both: numpy sorts rows of two columns slowly
     updates_made = np.unique(inside["rank"].astype(np.int64) * (versions.max() + 1) + versions)
     collect = len(inside) / len(updates_made)
     workers = len(np.unique(inside["worker"]))
@@ -433,4 +433,4 @@ def residual_to_gradient(launch: Launch) -> list[float]:
 def median_of(values: Iterable[float | None]) -> float | None:
     """Return the median of the finite values; None without such."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    return float(median(finite)) if finite else None  # of few numbers it is ten times as fast as numpy's
+    return float(median(finite)) if finite else None  # numpy's takes longer for few numbers
