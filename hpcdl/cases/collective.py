@@ -348,7 +348,7 @@ async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict
     if summed.beside is not None:
         alone = [each.simulate(network).seconds for each in (replace(summed, beside=None), summed.beside)]
         described = _quantiles([alone[0], simulation.ends[0], alone[1], simulation.ends[1]])
-    elif (link := network.common_link(spec.ranks)) is not None and not link.eager_bytes:  # formulas know one link
+    elif (link := network.common_link(spec.ranks)) is not None and link.is_plain:  # formulas know one link
         costs = (link.alpha, link.beta, network.gamma)
         stated = cost.time(summed.function.func, spec.ranks, spec.size, *costs, scheme.settings)
     described |= {"simulation_seconds": took, "simulated_ranks": simulation.simulated_ranks}

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cache
 from itertools import permutations
+from math import inf, log2, prod
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -34,27 +35,50 @@ EVERY_RANK: Final = 1 << 31
 """Value of ranks per host for one host that holds all ranks."""
 
 
+SEGMENTS: Final = (0, 1 << 9, 1 << 12, 1 << 15, 1 << 18, 1 << 21, 1 << 24)
+"""Sizes of messages, in bytes, from which a further byte may cost more or less: libraries copy short messages,
+announce long ones, and divide the longest among several ports."""
+
+
 @dataclass(frozen=True)
 class Link:
-    """Costs of a message: ``alpha`` seconds if it is empty, ``beta`` per byte, ``eager_beta`` per early byte.
+    """Costs of a message: ``alpha`` seconds if it is empty, and ``beta`` per byte (Hockney 1994).
 
-    ``eager_beta``: seconds per byte, on top of ``beta``, of the first ``eager_bytes`` bytes. Libraries copy short
-    messages into buffers (eager protocol); before a long one both ends exchange messages (rendezvous), which takes
-    about as long as the copy of the longest short one.
+    A message occupies a port at both ends all the time. With ``overhead``, the o of LogGP (Alexandrov et al.
+    1995), it does so for ``overhead + bytes * beta``, and messages are under way at once for the rest.
+
+    ``distance_alpha``, ``distance_beta``: seconds, and seconds per byte, for each doubling of the distance of the
+    hosts. ``extra``: seconds per byte, on top of ``beta``, of the bytes in each of :data:`SEGMENTS`.
     """
 
     alpha: float
     beta: float
-    eager_beta: float = 0.0
-    eager_bytes: int = 0
+    overhead: float | None = None
+    distance_alpha: float = 0.0
+    distance_beta: float = 0.0
+    extra: tuple[float, ...] = ()
 
-    def seconds(self, size: float) -> float:
+    def seconds(self, size: float, distance: int = 1) -> float:
         """Return the time of a message of ``size`` bytes (s)."""
-        return self.alpha + size * self.beta + self.early(size)
+        time = self.alpha + size * self.beta + self.extra_seconds(size)
+        if distance > 1:
+            time += (self.distance_alpha + size * self.distance_beta) * log2(distance)
+        return time
 
-    def early(self, size: float) -> float:
-        """Return the extra time of the early bytes of a message of ``size`` bytes (s)."""
-        return min(size, self.eager_bytes) * self.eager_beta
+    def occupied(self, size: float, distance: int = 1) -> float:
+        """Return for how long a message of ``size`` bytes occupies a port (s)."""
+        return self.seconds(size, distance) if self.overhead is None else self.overhead + size * self.beta
+
+    def extra_seconds(self, size: float) -> float:
+        """Return the time of a message of ``size`` bytes beyond ``alpha + size * beta``, of near hosts (s)."""
+        ends = (*SEGMENTS[1:], inf)
+        pieces = zip(self.extra, SEGMENTS, ends, strict=bool(self.extra))
+        return sum((min(size, end) - begin) * cost for cost, begin, end in pieces if size > begin)
+
+    @property
+    def is_plain(self) -> bool:
+        """True if a message costs alpha and beta alone, as formulas have it."""
+        return replace(self, alpha=0.0, beta=0.0) == Link(0.0, 0.0)
 
 
 SHARED_MEMORY: Final = Link(alpha=0.5e-6, beta=1 / 10e9)
@@ -150,6 +174,10 @@ class Network:
     """Links between the hosts' ports; messages under way share them, see :mod:`hpcdl.fabric.virtual.flows`."""
     site: Site = field(default_factory=Site)
     """Places of the hosts, and more that goes with a topology."""
+    ports: int = 1
+    """Of a host without a topology; its ranks take them in turn."""
+    grids: tuple[tuple[int, ...], ...] = ()
+    """Sides of the tori, smallest first, whose smallest with enough places the hosts fill, the last side first."""
 
     def host(self, rank: int) -> int:
         """Return the host of a rank."""
@@ -161,6 +189,15 @@ class Network:
     def hosts_of(self, ranks: int) -> int:
         """Return the number of hosts of the first ``ranks`` ranks."""
         return len({self.host(rank) for rank in range(ranks)})
+
+    def distance(self, host: int, other: int, hosts: int) -> int:
+        """Return the distance of two of ``hosts`` hosts, at least 1: of their numbers, round the last one.
+
+        On a torus it is the way along the side on which they are farthest apart.
+        """
+        grid = next((sides for sides in self.grids if prod(sides) >= hosts), (hosts,))
+        away = (other - host) % hosts
+        return max(min(_farthest(away, grid), _farthest(hosts - away, grid)), 1)
 
     def common_link(self, ranks: int) -> Link | None:
         """Return the link of all messages among the first ``ranks`` ranks; None if it is not one kind of link."""
@@ -179,6 +216,15 @@ class Network:
     def is_one_host(self) -> bool:
         """True if all ranks, in any number, are on one host."""
         return self.ranks_per_host == EVERY_RANK
+
+
+def _farthest(away: int, grid: Sequence[int]) -> int:
+    """Return the longest way along a side of a torus between two places whose numbers are ``away`` apart."""
+    longest = 0
+    for side in reversed(grid):
+        away, along = divmod(away, side)
+        longest = max(longest, min(along, side - along))
+    return longest
 
 
 _TCP: Final = ", TCP payload 94 % at MTU 1500; typical kernel-TCP half round trip"
@@ -213,7 +259,9 @@ def _machine(path: Path) -> Network:
     """Return the network in a file of :data:`MACHINES`."""
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     head = tables["network"]
-    return Network(head["name"], Link(**tables["link"]), head["source"], head["gamma"])
+    link = Link(**{**tables["link"], "extra": tuple(tables["link"].get("extra", ()))})
+    grids = tuple(map(tuple, head.get("grids", ())))
+    return Network(head["name"], link, head["source"], head["gamma"], ports=head.get("ports", 1), grids=grids)
 
 
 NETWORKS: Final[dict[str, Network]] = {
@@ -304,10 +352,10 @@ class Wiring:
         """Of each link used so far, bytes per second."""
         self.route = cache(self._route)
 
-    def early(self, source: int, dest: int, size: int) -> float:
-        """Return the extra time of the early bytes of a message (s)."""
+    def extra_seconds(self, source: int, dest: int, size: int) -> float:
+        """Return the time of a message beyond that of its bytes on a port (s)."""
         network, is_inside = self._network, self._host[source] == self._host[dest]
-        return (network.inside if is_inside else network.link).early(size)
+        return (network.inside if is_inside else network.link).extra_seconds(size)
 
     def _route(self, source: int, dest: int) -> tuple[float, list[int]]:
         """Return the latency (s) of messages between two ranks, and the numbers of their links."""

@@ -19,8 +19,8 @@ from typing import Any, Final, Self
 import numpy as np
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.fabric.network import EVERY_RANK, Link, Network, Site
-from hpcdl.prediction.network_file import COSTS, Certainty, Matrix, NetworkEstimate, Vector, origin_of
+from hpcdl.fabric.network import EVERY_RANK, SEGMENTS, Link, Network, Site
+from hpcdl.prediction.network_file import COSTS, PLAIN, Certainty, Matrix, NetworkEstimate, Vector, origin_of
 from hpcdl.prediction.programs import MeasuredProgram, Program, cheapest
 from hpcdl.trace.run import Run
 
@@ -60,8 +60,8 @@ class Dual(float):
         return self * (1 / number)
 
 
-BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10, 1e-9])
-"""Initial costs; any order of magnitude works."""
+BEGIN: Final = np.array([1e-5, 1e-9, 1e-10, 1e-6, 1e-10, 1e-6, 1e-6, 1e-11, *[1e-10] * len(SEGMENTS)])
+"""Initial costs, in the order of :data:`hpcdl.prediction.network_file.COSTS`; any order of magnitude works."""
 MAX_MESSAGES: Final = 10_000
 """Most messages simulated per iteration; programs beyond it count only in the last one."""
 MAX_RATIO: Final = 100
@@ -94,7 +94,7 @@ class Fit:
     @property
     def network(self) -> Network:
         """Return the network with these costs."""
-        return _with_costs(self.layout, self.costs.tolist())
+        return with_costs(self.layout, self.costs.tolist())
 
     @property
     def determined(self) -> list[str]:
@@ -143,7 +143,7 @@ class Fit:
             missing = self.coefficients[~mine].sum(axis=0) == 0
             predictable = self.coefficients[:, missing].sum(axis=1) == 0
             if (~mine).sum() >= (~missing).sum() and predictable[mine].any():
-                costs = _solve(self.coefficients[~mine], measured[~mine])
+                costs = solve(self.coefficients[~mine], measured[~mine])
                 others = [program for program, left_out in zip(self.programs, mine, strict=True) if not left_out]
                 fit = replace(self, programs=others, costs=costs, coefficients=self.coefficients[~mine])
                 certainty = fit.certainty
@@ -223,34 +223,32 @@ def _times(programs: Sequence[MeasuredProgram], network: Network) -> list[tuple[
     return [(program.scheme, time, math.log(time / program.seconds)) for program, time in predicted]
 
 
-def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = (), eager_bytes: int = 0) -> Fit:
-    """Fit a network to ``programs``, whose ranks are on ``hosts``; default: one host.
-
-    ``eager_bytes``: of a message between hosts; with 0 bytes no cost of them is fitted.
+def fit(programs: Sequence[MeasuredProgram], hosts: Sequence[int] = ()) -> Fit:
+    """Fit a network of plain links to ``programs``, whose ranks are on ``hosts``; default: one host.
 
     Raises CannotFitError if there are fewer programs than costs.
     """
-    layout = replace(_layout(hosts), link=Link(0.0, 0.0, eager_bytes=eager_bytes))
-    begin = _linearised(programs, layout, BEGIN)
+    layout = _layout(hosts)
+    begin = linearised(programs, layout, BEGIN[:PLAIN])
     if len(programs) < (needed := max(len(begin.determined), 1)):
         raise CannotFitError(f"{len(programs)} measured collectives and exchanges cannot determine {needed} costs")
-    light = _linearised(cheapest(programs, MAX_MESSAGES), layout, BEGIN)
+    light = linearised(cheapest(programs, MAX_MESSAGES), layout, BEGIN[:PLAIN])
     if len(light.programs) < 4 * needed or light.determined != begin.determined:
         light = begin
     squares = _descend(light, robust=False)  # starting with the robust error could treat most programs as outliers
-    return _linearised(programs, layout, _descend(squares, robust=True).costs)
+    return linearised(programs, layout, _descend(squares, robust=True).costs)
 
 
 def _descend(best: Fit, *, robust: bool) -> Fit:
     """Iterate from ``best``; halve a step that increases the errors, because it reaches another linear piece."""
     patience, off = PATIENCE, _size(best.errors, robust=robust)
-    aim = _solve(best.coefficients, best.measured, robust=robust)
+    aim = solve(best.coefficients, best.measured, robust=robust)
     while patience and not np.allclose(aim, best.costs, rtol=1e-7, atol=0):
-        tried = _linearised(best.programs, best.layout, aim)
+        tried = linearised(best.programs, best.layout, aim)
         if (size := _size(tried.errors, robust=robust)) < off:
             patience = PATIENCE if size < 0.99 * off else patience - 1
             best, off = tried, size
-            aim = _solve(best.coefficients, best.measured, robust=robust)
+            aim = solve(best.coefficients, best.measured, robust=robust)
         else:
             patience -= 1
             aim = (aim + best.costs) / 2
@@ -262,8 +260,8 @@ def _size(errors: Vector, *, robust: bool) -> float:
     return float(np.mean(np.abs(logarithms) if robust else logarithms**2))
 
 
-def _linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vector) -> Fit:
-    """Return the derivatives of the times at ``costs``."""
+def linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vector) -> Fit:
+    """Return the derivatives of the times at ``costs``, of plain links or of detailed ones."""
     slopes = _derivatives(lambda network: [program.predicted(network) for program in programs], layout, costs)
     return Fit(programs, costs, slopes, layout)
 
@@ -271,10 +269,11 @@ def _linearised(programs: Sequence[MeasuredProgram], layout: Network, costs: Vec
 def _derivatives(times: Callable[[Network], Sequence[float]], layout: Network, costs: Vector) -> Matrix:
     """Return (times, costs): the derivatives of the ``times`` on a network at ``costs``."""
     # a lower bound of simulated costs breaks ties between chains of equal length
-    duals = zip(costs.clip(1e-4 * BEGIN).tolist(), np.eye(len(COSTS)).tolist(), strict=True)
-    network = _with_costs(layout, [Dual(cost, tuple(slope)) for cost, slope in duals])
-    slopes = [getattr(time, "slope", (0.0,) * len(COSTS)) for time in times(network)]
-    return np.array(slopes).reshape(-1, len(COSTS))
+    count = len(costs)
+    duals = zip(costs.clip(1e-4 * BEGIN[:count]).tolist(), np.eye(count).tolist(), strict=True)
+    network = with_costs(layout, [Dual(cost, tuple(slope)) for cost, slope in duals])
+    slopes = [getattr(time, "slope", (0.0,) * count) for time in times(network)]
+    return np.array(slopes).reshape(-1, count)
 
 
 def uncertainty(
@@ -305,13 +304,17 @@ def _layout(hosts: Sequence[int]) -> Network:
     return replace(one, ranks_per_host=most, hosts=tuple(hosts)) if len(set(hosts)) > 1 else one
 
 
-def _with_costs(layout: Network, costs: Sequence[float]) -> Network:
-    alpha, beta, gamma, inside_alpha, inside_beta, eager = costs
-    inside, link = Link(inside_alpha, inside_beta), Link(alpha, beta, eager, layout.link.eager_bytes)
+def with_costs(layout: Network, costs: Sequence[float]) -> Network:
+    """Return the network with these costs, in the order of :data:`hpcdl.prediction.network_file.COSTS`."""
+    alpha, beta, gamma, inside_alpha, inside_beta, *detailed = costs
+    inside, link = Link(inside_alpha, inside_beta), Link(alpha, beta)
+    if detailed:
+        overhead, distance_alpha, distance_beta, *extra = detailed
+        link = Link(alpha, beta, overhead, distance_alpha, distance_beta, tuple(extra))
     return replace(layout, link=inside if layout.is_one_host else link, gamma=gamma, inside=inside)
 
 
-def _solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Vector:
+def solve(coefficients: Matrix, measured: Vector, *, robust: bool = True) -> Vector:
     """Return non-negative costs that minimise the logarithmic errors: their absolute (robust) or squared values.
 
     A cost that no program depends on is 0.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hpcdl.analysis.statistics.estimates import student_quantile
 from hpcdl.cases.keys.key import Choice, about, with_topology
-from hpcdl.fabric.network import EVERY_RANK, SHARED_MEMORY, Link, Network, Site
+from hpcdl.fabric.network import EVERY_RANK, SEGMENTS, SHARED_MEMORY, Link, Network, Site
 from hpcdl.launch.testbed import usual_rate
 from hpcdl.registry import MAX_INTEGER, shortened
 from hpcdl.trace.files import JsonObject, read_toml
@@ -21,9 +21,15 @@ from hpcdl.trace.run import Run
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 
-COSTS: Final = ("alpha", "beta", "gamma", "inside alpha", "inside beta", "eager beta")
-"""Cost parameters: seconds per message, per byte, per byte reduced; per message and byte within a host; and per
-early byte, see :class:`hpcdl.fabric.network.Link`."""
+COSTS: Final = (
+    *("alpha", "beta", "gamma", "inside alpha", "inside beta"),
+    *("overhead", "distance alpha", "distance beta"),
+    *(f"extra from {size} B" for size in SEGMENTS),
+)
+"""Cost parameters: seconds per message, per byte, per byte reduced; per message and byte within a host; and those
+of a detailed link, see :class:`hpcdl.fabric.network.Link`."""
+PLAIN: Final = 5
+"""Number of parameters without a detailed link; fits to runs have no others."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Certainty:
     """Fitted cost parameters with their uncertainty."""
 
     costs: Vector
-    """Cost parameters in the order of :data:`COSTS`."""
+    """Cost parameters in the order of :data:`COSTS`, all or the first ones."""
     information: Matrix
     """(costs, costs): inverse covariance (1/s^2); 0 for a parameter that no measured time depends on."""
     errors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -52,7 +58,7 @@ class Certainty:
     @property
     def undetermined(self) -> list[str]:
         """Return the parameters that may be 0, or of which only a sum with others is known."""
-        return [name for name, unit in zip(COSTS, np.eye(len(COSTS)), strict=True)
+        return [name for name, unit in zip(COSTS, np.eye(len(self.costs)), strict=False)
                 if name in self.determined and self.margin(unit) >= 1]  # fmt: skip
 
     def error_of(self, scheme: str, seconds: float) -> float:
@@ -173,6 +179,8 @@ def format_network(estimate: NetworkEstimate) -> str:
             "ranks_per_host": ALL if network.is_one_host else network.ranks_per_host,
             "gamma": network.gamma,
             "overhead": network.site.overhead_seconds or None,
+            "ports": network.ports if network.ports > 1 else None,
+            "grids": network.grids or None,
         },
         "link": _stated(network.link),
         "inside": _stated(network.inside),
@@ -222,9 +230,7 @@ def network_of_tables(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
     origin = _table({"origin": {}, **tables}, "origin")
     if wrong := [key for key, value in origin.items() if not isinstance(value, (str, int, float))]:
         raise ValueError(f"origin.{wrong[0]}: must be a text or a number")
-    most = origin.get("most_ranks")
-    if most is not None and (type(most) is not int or not 1 <= most < MAX_INTEGER):
-        raise ValueError(f"origin.most_ranks: must be a number from 1 to 2^63, not {shortened(most)}")
+    most = _count(origin["most_ranks"], "origin.most_ranks") if "most_ranks" in origin else None
     network = Network(
         name=str(head.get("name", path.stem)),
         link=inside if ranks_per_host == EVERY_RANK else _link(tables, "link"),
@@ -233,6 +239,8 @@ def network_of_tables(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
         site=Site(overhead_seconds=_cost_parameter({"overhead": 0.0, **head}, "network", "overhead")),
         inside=inside,
         ranks_per_host=ranks_per_host,
+        ports=_count(head.get("ports", 1), "network.ports"),
+        grids=_grids(head.get("grids", [])),
     )
     if "topology" in tables:
         with about("topology"):
@@ -241,9 +249,21 @@ def network_of_tables(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
     return NetworkEstimate(network, most, certainty, origin, tables.get("topology", {}))
 
 
+def _count(value: object, key: str) -> int:
+    if type(value) is not int or not 1 <= value < MAX_INTEGER:
+        raise ValueError(f"{key}: must be a number from 1 to 2^63, not {shortened(value)}")
+    return value
+
+
+def _grids(grids: Any) -> tuple[tuple[int, ...], ...]:
+    lists = grids if isinstance(grids, list) else [grids]
+    if not all(isinstance(sides, list) and sides for sides in lists):
+        raise ValueError(f"network.grids: must be lists of sides, such as [[4, 4, 4]], not {shortened(grids)}")
+    return tuple(tuple(_count(side, "network.grids") for side in sides) for sides in lists)
+
+
 def _certainty(tables: Mapping[str, Any]) -> Certainty:
     table, error_tables = _table(tables, "certainty"), _table({"error": {}, **tables}, "error")
-    count = len(COSTS)
     try:
         costs, information = (np.array(table.get(name), np.float64) for name in ("prices", "information"))
         errors = {
@@ -254,9 +274,7 @@ def _certainty(tables: Mapping[str, Any]) -> Certainty:
             [(str(scheme), float(seconds), float(error)) for scheme, seconds, error in columns]
             for columns in (zip(*(table.get(key, []) for key in keys), strict=True) for keys in (TIMES, GROWTH))
         )
-        missing = count - len(costs)  # files of versions with fewer parameters
-        costs, information = np.pad(costs, (0, missing)), np.pad(information, (0, missing))
-        is_complete = costs.shape == (count,) and information.shape == (count, count)
+        is_complete = PLAIN <= len(costs) <= len(COSTS) and information.shape == (len(costs), len(costs))
         is_finite = bool(np.isfinite(costs).all() and np.isfinite(information).all())
         rows = [*times, *growth]
         is_finite = is_finite and all(seconds > 0 and math.isfinite(error) for _, seconds, error in rows)
@@ -275,23 +293,30 @@ def _table(tables: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _link(tables: Mapping[str, Any], name: str) -> Link:
-    table = {"eager_beta": 0.0, "eager_bytes": 0, **_table(tables, name)}
-    if type(table["eager_bytes"]) is not int or not 0 <= table["eager_bytes"] < MAX_INTEGER:
-        raise ValueError(f"{name}.eager_bytes: must be a number from 0, not {shortened(table['eager_bytes'])}")
-    alpha, beta, eager = (_cost_parameter(table, name, key) for key in ("alpha", "beta", "eager_beta"))
-    return Link(alpha, beta, eager, table["eager_bytes"])
+    table = _table(tables, name)
+    if unknown := [key for key in table if key not in Link.__dataclass_fields__]:
+        raise ValueError(f"{name}.{unknown[0]}: no cost of a link; known: {', '.join(Link.__dataclass_fields__)}")
+    extra = table.get("extra", [])
+    if not isinstance(extra, list) or len(extra) not in (0, len(SEGMENTS)):
+        raise ValueError(
+            f"{name}.extra: must be costs of bytes from {', '.join(map(str, SEGMENTS))} on"
+        )
+    each = {f"extra {number}": cost for number, cost in enumerate(extra, 1)}
+    costs = {key: _cost_parameter(table, name, key) for key in ("alpha", "beta", *table) if key != "extra"}
+    return Link(**costs, extra=tuple(_cost_parameter(each, name, key) for key in each))
 
 
-def _stated(link: Link) -> dict[str, float | None]:
-    """Return the table of a link; the costs of early bytes only if it has any."""
-    table: dict[str, float | None] = {**vars(link)}
-    return table if link.eager_bytes else {"alpha": link.alpha, "beta": link.beta}
+def _stated(link: Link) -> dict[str, Any]:
+    """Return the table of a link, with the costs of a detailed one only if it has any."""
+    optional = {"overhead": None, "distance_alpha": 0.0, "distance_beta": 0.0, "extra": ()}
+    return {key: value for key, value in vars(link).items() if key not in optional or value != optional[key]}
 
 
 def _cost_parameter(table: Mapping[str, Any], name: str, key: str) -> float:
     value = table.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        unit = {"beta": "seconds per byte (8e-9 for 1 Gbit/s)", "gamma": "seconds per byte"}.get(key, "seconds")
+        per_byte = "seconds per byte"
+        unit = {"beta": f"{per_byte} (8e-9 for 1 Gbit/s)", "gamma": per_byte}.get(key, "seconds")
         raise ValueError(f"{name}.{key}: must be {unit}, from 0 to 1, not {shortened(value)}")
     return float(value)
 
@@ -314,6 +339,7 @@ def described(estimate: NetworkEstimate) -> JsonObject:
 def costs_of(network: Network) -> dict[str, float]:
     """Return the cost parameters by name; those between hosts only where there are several."""
     link, inside = network.link, network.inside
-    values = (link.alpha, link.beta, network.gamma, inside.alpha, inside.beta, link.eager_beta)
-    costs = dict([*zip(COSTS, values, strict=True)][2 if network.is_one_host else 0 :])
-    return costs if link.eager_bytes else {name: cost for name, cost in costs.items() if name != "eager beta"}
+    values = [link.alpha, link.beta, network.gamma, inside.alpha, inside.beta]
+    if not link.is_plain:
+        values += [link.overhead or 0.0, link.distance_alpha, link.distance_beta, *link.extra]
+    return dict([*zip(COSTS, values, strict=False)][2 if network.is_one_host else 0 :])

@@ -148,13 +148,13 @@ def network_of(record: Record, network: Network, ranks: int) -> Network:
     """Return ``network`` for a record's scheme on ``ranks`` ranks: with shared ports if the scheme shares them.
 
     Messages under way at once then share a port's rate. Latencies overlap except the overhead, for which each of
-    an exchange's two messages occupies both ranks. ValueError: the scheme is for one host, and ranks are on
-    several.
+    an exchange's two messages occupies both ranks. A detailed link needs none of it. ValueError: the scheme is for
+    one host, and ranks are on several.
     """
     traits = scheme_traits(record)
     if traits.one_host and network.host(ranks - 1) != network.host(0):
         raise ValueError(f"{record.aggregation!r} is for ranks of one host")
-    if not traits.shares_ports or ranks < 3 or network.topology is not None:
+    if not traits.shares_ports or ranks < 3 or network.topology is not None or network.link.overhead is not None:
         return network
     twice = 2 * network.site.overhead_seconds
     link, inside = (replace(each, alpha=max(each.alpha - twice, 0.0)) for each in (network.link, network.inside))

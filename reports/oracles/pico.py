@@ -109,7 +109,7 @@ def cells(archive: tarfile.TarFile, machine: str, job: str, tests: dict[str, dic
         if len(measured) < 2:
             continue
         low, median, high = statistics.quantiles(measured, method="inclusive")
-        notes = "" if test["notes"] == "null" else test["notes"].strip()
+        notes = "" if test["notes"] == "null" else test["notes"].strip().removesuffix("^M")  # a typed line end
         yield Cell(
             machine,
             job,

@@ -95,8 +95,11 @@ def test_schemes_are_those_of_the_registry():
 def test_another_algorithm_under_the_same_name_is_no_scheme():
     ring = Measurement("leonardo", "", 8, 16, "OMPI 4.1.6", "host", "", "allreduce", "ring_ompi", 64, 9, 1, 2, 3)
     short = ring.__class__(**{**vars(ring), "message_bytes": 60})  # 15 elements on 16 ranks: recursive doubling
+    nothing = ring.__class__(**{**vars(short), "collective": "allgather", "algorithm": "recursive_doubling_ompi"})
+    segments = ring.__class__(**{**vars(ring), "collective": "broadcast", "algorithm": "binary_ompi"})
     folded = ring.__class__(**{**vars(ring), "ranks": 14, "algorithm": "rabenseifner_ompi"})
-    assert [ring.scheme, short.scheme, folded.scheme] == ["ring", None, None]
+    assert ring.scheme == "ring"
+    assert [each.scheme for each in (short, nothing, segments, folded)] == [None] * 4
 
 
 def test_rows_are_ordered_quartiles():

@@ -191,6 +191,57 @@ def test_ranks_of_one_host_share_its_port_to_the_network():
     assert seconds(4, within, NETWORK.on(4)) == close(ALPHA / 10 + SIZE * BETA / 100)
 
 
+@pytest.mark.parametrize("late", [0.0, 10 * ALPHA])
+def test_latencies_of_messages_to_one_host_overlap_and_overheads_do_not(late):
+    """A message that has come before it is asked for costs its overhead and bytes alone."""
+    overhead, senders = ALPHA / 10, 4
+
+    async def program(comm):
+        if comm.rank:
+            await comm.send(buffer(), 0)
+        else:
+            await comm.compute("late", lambda: None)
+            ranks = range(1, senders + 1)
+            for receive in [comm.start(comm.recv(buffer(), rank, 0), shared_tags=True) for rank in ranks]:
+                await receive
+
+    network = replace(NETWORK, link=replace(NETWORK.link, overhead=overhead))
+    occupied = overhead + SIZE * BETA
+    first = late + occupied if late else MESSAGE
+    time = seconds(1 + senders, program, network, compute=lambda _rank, _label: late)
+    assert time == close(first + (senders - 1) * occupied)
+
+
+def test_ranks_of_a_host_with_several_ports_take_them_in_turn():
+    async def across(comm):
+        await comm.exchange(buffer(), comm.rank ^ 4, buffer(), comm.rank ^ 4)
+
+    for ports, messages in ((1, 4), (3, 2), (4, 1)):
+        assert seconds(8, across, replace(NETWORK.on(4), ports=ports)) == close(messages * MESSAGE)
+
+
+def test_farther_hosts_cost_more_by_each_doubling_of_the_distance():
+    async def program(comm, other):
+        if comm.rank in (0, other):
+            await comm.exchange(buffer(), other - comm.rank, buffer(), other - comm.rank)
+
+    far = replace(NETWORK.link, distance_alpha=ALPHA, distance_beta=BETA)
+    line = replace(NETWORK, link=far)
+    torus = replace(line, grids=((4, 4), (2, 8)))  # the first with enough places
+    for other, on_line, on_torus in (
+        (1, 1, 1),
+        (2, 2, 2),
+        (3, 3, 1),
+        (4, 4, 1),
+        (8, 8, 2),
+        (10, 6, 2),
+        (15, 1, 1),
+    ):
+        for network, distance in ((line, on_line), (torus, on_torus)):
+            time = seconds(16, partial(program, other=other), network)
+            assert time == close(MESSAGE * (1 + np.log2(distance)))
+
+
 def test_ranks_are_where_the_network_says():
     network = replace(NETWORK, hosts=(0, 1, 0), ranks_per_host=2)
     assert [network.host(rank) for rank in range(7)] == [0, 1, 0, 2, 2, 3, 3]
@@ -257,7 +308,7 @@ def test_every_message_goes_at_the_first_moment_at_which_it_fits():
             both = carried["out", source] + carried["in", dest]
             moments = [now, *(end for _, end in both if end > now)]
             begin = min(m for m in moments if all(m + 1 + size <= start or m >= end for start, end in both))
-            assert clock.message(float(now), source, dest, size) == begin + 1 + size
+            assert clock.message(float(now), source, dest, size, float(now)) == begin + 1 + size
             carried["out", source].append((begin, begin + 1 + size))
             carried["in", dest].append((begin, begin + 1 + size))
 

@@ -51,6 +51,13 @@ def test_unequal_parts_of_many_messages_take_the_time_of_the_longest(length, sch
     assert agree(operation(scheme, 64, length), NETWORK) == 1
 
 
+@pytest.mark.parametrize("scheme", ["ring", "circulant"])
+@pytest.mark.parametrize("grids", [(), ((4, 4, 4),)])
+def test_distances_of_representatives_are_those_of_all(scheme, grids):
+    link = replace(NETWORK.link, overhead=3e-7, distance_alpha=2e-7, distance_beta=1e-11)
+    assert agree(operation(scheme, 64, 6400), replace(NETWORK, link=link, grids=grids)) == 1
+
+
 def test_a_ring_of_16384_ranks():
     p, n = 1 << 14, 4 << 20
     simulation = operation("ring", p, n // 4).simulate(NETWORK)

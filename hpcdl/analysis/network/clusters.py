@@ -1,7 +1,8 @@
 """Times of collectives on four real clusters, measured by others with PICO (github.com/HLC-Lab/pico).
 
-``reports/oracles/pico.py`` makes the table. A job is a submission at a time; between jobs of one machine nodes
-differ, and so does the traffic of others. A measurement is the median over the repetitions in one job.
+``reports/oracles/pico.py`` makes the table. A job is a submission at a time: between jobs of one machine nodes
+differ, and so does the traffic of others. A measurement is the median over the repetitions in one job. Its unit is
+the job: how far its repetitions differ does not tell how far another job does.
 """
 
 import math
@@ -9,11 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations, starmap
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from hpcdl.analysis.run.record import Record, group_by_key
 
-TABLE: Final = Path(__file__).parents[2] / "papers" / "pico.csv.gz"
+Key: TypeAlias = tuple[str, str, int, str, str, int]
+"""Machine, job, ranks, collective, PICO's algorithm and bytes of a measurement."""
+
+TABLE, PREDICTED = (Path(__file__).parents[2] / "papers" / f"{name}.csv.gz" for name in ("pico", "pico_predicted"))
 
 SCHEMES: Final = {
     "allreduce": {"ring": "ring", "recursive_doubling": "butterfly", "rabenseifner": "halving_doubling"},
@@ -25,23 +29,25 @@ SCHEMES: Final = {
         "brucks": "circulant",
         "bruck": "circulant",
     },
-    "broadcast": {"binomial": "binomial", "binary": "tree"},
+    "broadcast": {"binomial": "binomial"},
     "reduce": {"binomial": "binomial", "binary": "tree", "linear": "parameter_server"},
     "all_to_all": {"modified_bruck": "bruck", "linear": "direct"},
 }
 """Schemes whose messages an algorithm sends, by collective and PICO's name without the library.
 
 Rabenseifner's begins with the nearest partner, ``halving_doubling`` with the farthest; Bruck's allgather of a
-power of two is that of ``circulant``. Open MPI's trees are not segmented here; how Fujitsu's binary tree is, is
-not stated. Cray's allreduces are not what their names say: in one job its recursive doubling of 64 KiB and more
-takes a quarter to two thirds of the time of PICO's, and its Rabenseifner less than PICO's for short messages.
-Rings of fewer elements than ranks are another algorithm, and so are two others if the number of ranks is no power
-of two.
+power of two is that of ``circulant``. Left out is Open MPI's binary tree, which broadcasts in segments; how
+Fujitsu divides its own is not stated. Cray's allreduces are not what their names say: in one job its recursive
+doubling of 64 KiB and more takes a quarter to two thirds of the time of PICO's, and its Rabenseifner less than
+PICO's for short messages. With fewer elements than ranks some ranks have none, and rings are another algorithm; so
+are two others if the number of ranks is no power of two.
 """
-FITTED: Final = {"leonardo": (512,), "lumi": (8, 16), "marenostrum5": (32, 60), "fugaku": (8, 64)}
-"""Numbers of nodes that each machine's network is fitted to; all others are held out."""
 LIBRARIES: Final = ("_over", "_ompi", "_mpich", "default-")
 """PICO's own code over send and receive, and the library's algorithms; Fujitsu MPI's word stands first."""
+BY_PARTS: Final = ("allgather", "reduce_scatter", "all_to_all")
+"""Collectives in which each rank has a part of the vector."""
+DAY: Final = len("2025_03_28")
+"""Characters of the date in the name of a job."""
 POWERS_OF_TWO: Final = {("allreduce", "rabenseifner"), ("allgather", "recursive_doubling")}
 
 
@@ -72,6 +78,16 @@ class Measurement:
     high: float
 
     @property
+    def key(self) -> Key:
+        """What it is a time of."""
+        return self.machine, self.job, self.ranks, self.collective, self.algorithm, self.message_bytes
+
+    @property
+    def setting(self) -> str:
+        """What its job set differently from others, so that they are no pair: the number of rails."""
+        return self.notes.strip() if "rail" in self.notes.lower() else ""
+
+    @property
     def ranks_per_node(self) -> int:
         """Ranks of a node, the most."""
         return -(-self.ranks // self.nodes)
@@ -90,8 +106,10 @@ class Measurement:
         name = name.replace("-", "_")
         if name == "default":
             return "native"
+        elements = self.message_bytes // 4
         two_only = (self.collective, name) in POWERS_OF_TWO and self.ranks & (self.ranks - 1)
-        short = name == "ring" and self.message_bytes // 4 < self.ranks
+        short = (name == "ring" or self.collective in BY_PARTS) and elements < self.ranks
+        short |= self.collective == "all_to_all" and elements % self.ranks > 0
         changed = self.library.startswith("custom") or (name == "binary" and self.library.startswith("FJMPI"))
         changed |= self.library.startswith("CRAY") and self.collective == "allreduce" and not self.by_pico
         return None if two_only or short or changed else SCHEMES.get(self.collective, {}).get(name)
@@ -152,21 +170,64 @@ def _record(measured: Measurement) -> Record:
     )
 
 
-@cache
-def scatter() -> dict[str, dict[str, list[float]]]:
-    """Return differences of two measurements of the same thing, by kind and machine: longer / shorter time - 1.
+class Predicted(NamedTuple):
+    """Times (ns) that a network predicts for a measurement; fields are the columns of the table, in order."""
 
-    Two jobs have the same nodes in number, algorithm and size; of one job PICO's own code is compared with the
-    library's of the same messages.
+    machine: str
+    job: str
+    ranks: int
+    collective: str
+    algorithm: str
+    message_bytes: int
+    fitted_ns: float
+    """By the network fitted to all jobs."""
+    held_out_ns: float
+    """By that fitted to all other jobs; not a number where they do not determine one of its costs."""
+
+
+@cache
+def predicted() -> dict[Key, Predicted]:
+    """Return the predicted times by what they are times of; ``reports/oracles/machines.py`` makes them."""
+    import pandas as pd
+
+    table = pd.read_csv(PREDICTED, comment="#", keep_default_na=False, na_values=["nan"])
+    return {row[:6]: row for row in starmap(Predicted, table.itertuples(index=False, name=None))}
+
+
+class Pair(NamedTuple):
+    """Two measurements, and by how much the longer time exceeds the shorter one, as a share of it."""
+
+    first: Measurement
+    other: Measurement
+    difference: float
+
+
+@cache
+def pairs() -> dict[str, dict[str, list[Pair]]]:
+    """Return pairs of measurements by kind and machine.
+
+    ``same nodes``: two jobs with equal settings, and as many nodes, measured the same algorithm and size. ``any
+    nodes``: so did two jobs on different days, on any number of nodes; compared are measured / predicted times, by
+    the network fitted to all jobs. ``own code and library``: one job measured PICO's own code and the library's
+    with the same messages.
     """
     alike = group_by_key(
-        ((each.machine, each.nodes, each.collective, each.scheme, each.message_bytes), each)
-        for each in comparable()
+        ((each.machine, each.collective, each.scheme, each.message_bytes), each) for each in comparable()
     )
-    kinds: dict[str, dict[str, list[float]]] = {"two jobs": {}, "own code and library": {}}
+    found: dict[str, dict[str, list[Pair]]] = {"same nodes": {}, "any nodes": {}, "own code and library": {}}
     for first, other in (pair for some in alike.values() for pair in combinations(some, 2)):
-        kind = "two jobs" if first.job != other.job else "own code and library"
-        if (kind == "two jobs") == (first.by_pico == other.by_pico):
-            difference = abs(math.log(first.seconds / other.seconds))
-            kinds[kind].setdefault(first.machine, []).append(math.expm1(difference))
-    return kinds
+        ratio = first.seconds / other.seconds
+        is_one_job, is_as_many = first.job == other.job, first.nodes == other.nodes
+        kinds = {
+            "same nodes": not is_one_job and is_as_many,
+            "any nodes": first.job[:DAY] != other.job[:DAY] and {first.key, other.key} <= predicted().keys(),
+            "own code and library": is_one_job and is_as_many and first.by_pico != other.by_pico,
+        }
+        if first.setting == other.setting and (first.by_pico == other.by_pico or is_one_job):
+            for kind in (kind for kind, belongs in kinds.items() if belongs):
+                expected = 1.0
+                if kind == "any nodes":
+                    expected = predicted()[first.key].fitted_ns / predicted()[other.key].fitted_ns
+                difference = math.expm1(abs(math.log(ratio / expected)))
+                found[kind].setdefault(first.machine, []).append(Pair(first, other, difference))
+    return found

@@ -13,6 +13,7 @@ links instead: :mod:`hpcdl.fabric.virtual.flows`.
 import random
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
+from functools import cache
 from heapq import heappop, heappush
 from itertools import chain, count, repeat
 from math import inf
@@ -35,7 +36,7 @@ class _Chance:
         self.places = range(ranks)
         self.bytes_between_hosts = 0
 
-    def message(self, now: float, _source: int, _dest: int, _size: int) -> float:
+    def message(self, now: float, _source: int, _dest: int, _size: int, _asked: float) -> float:
         return now + self._random.paretovariate(1)
 
     def native(self, now: float, _collective: str, _ranks: int, _size: int) -> float:
@@ -62,14 +63,15 @@ class _Port:
 
     __slots__ = ("free", "least", "never", "short")
 
-    def __init__(self, alpha: float) -> None:
+    def __init__(self, least: float) -> None:
+        """``least``: seconds of an empty message."""
         self.free: list[float] = [0.0, inf]
         """It opens, closes, opens, ..., opens, and closes at infinity."""
         self.short: list[tuple[float, float]] = []
         """Heap of (closes, opens) of gaps too short for all messages so far: most gaps of a busy port."""
         self.least = inf
         """The least that has ever been enough."""
-        self.never = alpha * ENOUGH
+        self.never = least * ENOUGH
         """Gaps up to this are too short for any message."""
 
     def admit(self, enough: float) -> None:
@@ -140,43 +142,55 @@ class _VirtualTime:
         self._network = network
         self._gamma = network.gamma
         self._link, self._inside = network.link, network.inside
+        self._has_distances = bool(network.link.distance_alpha or network.link.distance_beta)
+        self._seconds = cache(self._between_hosts)
         self._compute = compute
         self._costs = dict(costs)
-        # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
-        self._hosts = hosts
+        # the first ports lead to the network, host by host, the others to a rank's neighbours on its host
+        self._hosts, self._ports = hosts, network.ports
         self.bytes_between_hosts = 0
         self._sending, self._receiving = (_ports(ranks, hosts, network, shifts) for _ in range(2))
         # arithmetic of an exchange does not wait for the end of a layer: the message thread does it
         self._working = [0.0] * ranks
         self._applying = [0.0] * ranks
 
-    def message(self, now: float, source: int, dest: int, size: int) -> float:
+    def message(self, now: float, source: int, dest: int, size: int, asked: float) -> float:
         out, into = self._host[source], self._host[dest]
         if out == into:
-            takes = self._inside.seconds(size)
-            out, into = self._hosts + source, self._hosts + dest
+            takes = busy = self._inside.seconds(size)
+            first = self._hosts * self._ports
+            out, into = first + source, first + dest
         else:
             self.bytes_between_hosts += size
-            takes = self._link.seconds(size)
+            distance = self._network.distance(out, into, self._hosts) if self._has_distances else 1
+            takes, busy = self._seconds(size, distance)
+            if (ports := self._ports) > 1:
+                places = self.places
+                out, into = out * ports + places[source] % ports, into * ports + places[dest] % ports
         sending, receiving = self._sending[out], self._receiving[into]
         free, other = sending.free, receiving.free
         if free[-2] <= now and other[-2] <= now:
-            free[-2] = other[-2] = end = now + takes
-            return end
-        enough = takes * ENOUGH
+            free[-2] = other[-2] = end = now + busy
+            return now + takes if asked >= now else max(end, asked + takes)
+        enough = busy * ENOUGH
         # both ports are busy until one moment, without a gap before: most messages of equal ranks
         if free == other and len(free) == 2 and enough >= sending.least and enough >= receiving.least:
-            free[0] = other[0] = end = free[0] + takes
-            return end
+            begin = free[0]
+            free[0] = other[0] = end = begin + busy
+            return begin + takes if asked >= now else max(end, asked + takes)
         sending.admit(enough)
         receiving.admit(enough)
         begin, at, at_too = _first_moment(now, enough, sending, receiving)
-        end = begin + takes
+        end = begin + busy
         sending.take(at, begin, end)
         receiving.take(at_too, begin, end)
         sending.forget(now)
         receiving.forget(now)
-        return end
+        return begin + takes if asked >= now else max(end, asked + takes)
+
+    def _between_hosts(self, size: int, distance: int) -> tuple[float, float]:
+        """Return how long a message takes, and for how long it occupies its ports (s)."""
+        return self._link.seconds(size, distance), self._link.occupied(size, distance)
 
     def native(self, now: float, collective: str, ranks: int, size: int) -> float:
         return now + seconds(collective, ranks, size, self._network)
@@ -196,11 +210,12 @@ class _VirtualTime:
 
 def _ports(ranks: int, hosts: int, network: Network, shifts: Shifts | None) -> list[_Port]:
     """Return the ports of all hosts, and of all ranks inside; those of representatives stand for the others."""
-    outside, inside = ([_Port(link.alpha) for _ in range(count)]
-                       for link, count in ((network.link, hosts), (network.inside, ranks)))  # fmt: skip
+    outside, inside = ([_Port(link.occupied(0)) for _ in range(count)]
+                       for link, count in ((network.link, hosts * network.ports),
+                                           (network.inside, ranks)))  # fmt: skip
     if shifts is None:
         return outside + inside
-    return outside[:1] * hosts + [inside[shifts.shifted(rank, rank)[1]] for rank in range(ranks)]
+    return outside[: network.ports] * hosts + [inside[shifts.shifted(rank, rank)[1]] for rank in range(ranks)]
 
 
 def _no_time(_rank: int, label: str) -> float:

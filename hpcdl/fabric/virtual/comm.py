@@ -71,8 +71,8 @@ def seconds(collective: str, ranks: int, size: int, network: Network) -> float:
         return 0.0
     steps, share = ceil(log2(ranks)), (ranks - 1) / ranks * size
     link, gamma = network.link, network.gamma
-    early = sum(link.early(size / 2**step) for step in range(1, steps + 1))
-    doubling = steps * link.alpha + share * link.beta + early
+    extra = sum(link.extra_seconds(size / 2**step) for step in range(1, steps + 1))
+    doubling = steps * link.alpha + share * link.beta + extra
     halving = doubling + share * gamma
     choices = {
         "barrier": [steps * link.alpha],

@@ -89,7 +89,7 @@ class Flows:
     def send(self, now: float, source: int, dest: int, size: int, ends: Ends) -> None:
         """Begin a message of ``size`` bytes; :meth:`advance` returns ``ends`` when it is over."""
         latency, route = self._wiring.route(source, dest)
-        latency += self._wiring.early(source, dest, size)
+        latency += self._wiring.extra_seconds(source, dest, size)
         if self._overhead:
             now = max(now, self._occupied[source], self._occupied[dest]) + self._overhead
             self._occupied[source] = self._occupied[dest] = now

@@ -43,8 +43,11 @@ class Clock(Protocol):
     def places(self) -> Sequence[int]:
         """Number of each rank among those that share a port with it."""
 
-    def message(self, now: float, source: int, dest: int, size: int) -> float:
-        """Return when a message of ``size`` bytes completes whose send and receive have met at ``now``."""
+    def message(self, now: float, source: int, dest: int, size: int, asked: float) -> float:
+        """Return when a message of ``size`` bytes completes whose send and receive have met at ``now``.
+
+        ``asked``: when its sender was ready.
+        """
 
     def native(self, now: float, collective: str, ranks: int, size: int) -> float:
         """Return when a collective of ``size`` bytes completes that the last of ``ranks`` has called at ``now``.
@@ -240,7 +243,7 @@ class World:
             source, dest = order[4:]
             if self.shifts is not None:
                 self.done = hash((self.done, now, order[:4], self.shifts.peer(source, dest), size))
-            self._arrive(message(now, source, dest, size), receiving, sending)
+            self._arrive(message(now, source, dest, size, sending.time), receiving, sending)
         matched.clear()
 
     def _arrive(self, when: float, receiving: AnyTask, sending: AnyTask) -> None:

@@ -1,14 +1,13 @@
-"""Collectives predicted for real clusters, and what others measured there; only if a suite asks."""
+"""Collectives that others measured on real clusters, beside predictions; only if a suite asks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from hpcdl.analysis.network.clusters import FITTED, Measurement, comparable, scatter
+from hpcdl.analysis.network.clusters import DAY, Measurement, Pair, comparable, pairs, predicted
 from hpcdl.analysis.run.record import Record, group_by_key
-from hpcdl.analysis.statistics.estimates import median_interval
-from hpcdl.report.formats.cells import bounded, digits, percent, plural, seconds, volume, whole
+from hpcdl.report.formats.cells import digits, listed, percent, plural, seconds, volume, whole
 from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
@@ -17,57 +16,50 @@ from hpcdl.report.run.literature import link_title
 
 PRESETS: Final = {"infiniband-hdr": "leonardo", "slingshot-11": "lumi"}
 """Presets from data sheets, and the machine with such ports."""
+SIZES: Final = {"below 32 KiB": 1 << 15, "below 2 MiB": 1 << 21, "2 MiB and more": np.inf}
+"""Classes of sizes of the whole vector, and their end (bytes)."""
 MEDIAN, NINE_TENTHS, OF_FLOOR = 0.15, 0.4, 1.25
 """Largest errors of a good prediction: their median, or that multiple of the floor, and nine tenths of them."""
 NOTE: Final = (
-    "Measured by others: medians of PICO (github.com/HLC-Lab/pico). Error: predicted / measured time - 1, without "
-    "its sign. Held out: numbers of nodes that the network was not fitted to. Floor: median difference between "
-    "two jobs of one machine, algorithm and size. Good: median at most 15 % or 1.25 times the floor, nine tenths "
-    "within 40 %."
+    "Measured by others: medians of PICO (github.com/HLC-Lab/pico), one rank a node, host memory. Error: "
+    "predicted / measured time - 1, without its sign; the network was fitted to all other jobs. Not predicted: no "
+    "other job depends on all of its costs, or its simulation is too long. Floor: how far two jobs on different "
+    "days differ, with equal algorithm and size, in measured / fitted time. Good: median at most 15 % or 1.25 "
+    "times the floor, nine tenths within 40 %."
 )
 
 
 class Cell(NamedTuple):
-    """A simulated collective and a measured one."""
-
-    record: Record
-    measured: Measurement
-
-    @property
-    def ratio(self) -> float:
-        """Predicted / measured time."""
-        return float(self.record.time_p50_seconds or np.nan) / self.measured.seconds
-
-    @property
-    def held_out(self) -> bool:
-        """True if the network is that of the machine, and was not fitted to so many nodes."""
-        machine, nodes = self.measured.machine, self.measured.nodes
-        return self.record.network == machine and nodes not in FITTED[machine]
-
-
-class Group(NamedTuple):
-    """Cells of a row."""
+    """Measured times of one machine, collective and class of sizes."""
 
     machine: str
     collective: str
-    which: str
-    cells: Sequence[Cell]
+    size: str
+    measured: Sequence[Measurement]
+    jobs: Sequence[Pair]
+    """Pairs of jobs on different days."""
 
     @property
-    def errors(self) -> tuple[float, float]:
-        """Median of the errors, and the one that nine tenths are within."""
-        return quantiles([abs(cell.ratio - 1) for cell in self.cells])
+    def errors(self) -> list[float]:
+        """Absolute relative errors of the times predicted without their jobs."""
+        return errors(self.measured)
 
     @property
     def floor(self) -> float:
-        """Median difference of two jobs; not a number where none can be compared."""
-        return quantiles(scatter()["two jobs"].get(self.machine, ()))[0]
+        """Median difference of two jobs; not a number without two."""
+        return quantiles([pair.difference for pair in self.jobs])[0]
 
     @property
     def is_good(self) -> bool:
         """True if the errors are within their limits."""
-        median, most = self.errors
+        median, most = quantiles(self.errors)
         return (median <= MEDIAN or median <= OF_FLOOR * self.floor) and most <= NINE_TENTHS
+
+
+def errors(measured: Iterable[Measurement]) -> list[float]:
+    """Return the absolute relative errors of the times that are predicted without their jobs."""
+    times = ((each.seconds, predicted()[each.key].held_out_ns) for each in measured if each.key in predicted())
+    return [abs(1e-9 * held_out / time - 1) for time, held_out in times if np.isfinite(held_out)]
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, float]:
@@ -76,10 +68,82 @@ def quantiles(values: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def cells(findings: Findings) -> list[Cell]:
-    """Return the simulated collectives that have measured ones; none unless the suite asks."""
+def with_scheme() -> list[Measurement]:
+    """Return the measurements of algorithms that are not the library's choice."""
+    return [each for each in comparable() if each.scheme != "native"]
+
+
+def size_class(measured: Measurement) -> str:
+    """Return the name of the class of a measurement's size."""
+    return next(name for name, end in SIZES.items() if measured.message_bytes < end)
+
+
+def cells() -> list[Cell]:
+    """Return the measured times by machine, collective and class of sizes."""
+
+    def key(each: Measurement) -> tuple[str, str, str]:
+        return each.machine, each.collective, size_class(each)
+
+    by = group_by_key((key(each), each) for each in with_scheme())
+    jobs = group_by_key((key(pair.first), pair) for some in pairs()["any nodes"].values() for pair in some)
+    order = [*SIZES]
+    keys = sorted(by, key=lambda at: (at[0], at[1], order.index(at[2])))
+    return [Cell(*at, by[at], jobs.get(at, ())) for at in keys]
+
+
+COLUMNS: Final[tuple[Column[Cell], ...]] = (
+    Column("machine", lambda cell: cell.machine),
+    Column("collective", lambda cell: cell.collective.replace("_", "-")),
+    Column("size", lambda cell: cell.size),
+    Column("times", lambda cell: str(len(cell.measured))),
+    Column("not predicted", lambda cell: str(len(cell.measured) - len(cell.errors))),
+    Column("median error", lambda cell: percent(quantiles(cell.errors)[0]), importance="answer"),
+    Column("nine tenths within", lambda cell: percent(quantiles(cell.errors)[1]), importance="answer"),
+    Column("floor", lambda cell: percent(cell.floor)),
+    Column("good", lambda cell: ("yes" if cell.is_good else "no") if cell.errors else "-", importance="answer"),
+)
+
+
+def page(findings: Findings) -> Section:
+    """Return the errors, the floor, and the ratios of presets."""
     if "clusters" not in findings.answered_by:
-        return []
+        return Section("Real clusters")
+    tables = [table(COLUMNS, cells(), "Error of predictions for a job that is left out", [NOTE]), floors()]
+    found = ratios(findings)
+    return Section("Real clusters", tables=[*tables, *([presets(found)] if found else [])])
+
+
+def floors() -> Table:
+    """Return the differences of each kind on each machine."""
+    rows = [
+        (machine, kind, str(len(by[machine])), *_counted(by[machine]), *map(percent, quantiles(differences)))
+        for kind, by in pairs().items()
+        for machine in sorted(by)
+        for differences in [[pair.difference for pair in by[machine]]]
+    ]
+    header = ("machine", "compared", "pairs", "jobs", "days", "median difference", "nine tenths within")
+    return Table("Floor: differences of measurements of the same thing", header, rows, answers=header[5:])
+
+
+def _counted(some: Sequence[Pair]) -> tuple[str, str]:
+    jobs = {each.job for pair in some for each in (pair.first, pair.other)}
+    return str(len(jobs)), str(len({job[:DAY] for job in jobs}))
+
+
+class Ratio(NamedTuple):
+    """A simulated collective, and the same one of a job."""
+
+    record: Record
+    measured: Measurement
+
+    @property
+    def value(self) -> float:
+        """Simulated / measured time."""
+        return float(self.record.time_p50_seconds or np.nan) / self.measured.seconds
+
+
+def ratios(findings: Findings) -> list[Ratio]:
+    """Return the simulated collectives that have measured ones."""
     known: dict[object, list[Measurement]] = group_by_key(
         ((each.machine, each.ranks, each.collective, each.scheme, each.message_bytes), each)
         for each in comparable()
@@ -88,123 +152,78 @@ def cells(findings: Findings) -> list[Cell]:
     for record in findings.records:
         machine = PRESETS.get(str(record.network), record.network)
         key = (machine, record.ranks, record.collective, str(record.aggregation), record.message_bytes)
-        made += [Cell(record, measured) for measured in known.get(key, ())]
+        made += [Ratio(record, measured) for measured in known.get(key, ())]
     return made
 
 
-def groups(found: Iterable[Cell]) -> list[Group]:
-    """Return the cells by machine, collective, and whether they are held out."""
-    which = {True: "held out", False: "fitted"}
+def presets(found: Iterable[Ratio]) -> Table:
+    """Return simulated / measured time by network, collective and class of sizes."""
     by = group_by_key(
-        ((which[cell.held_out], cell.measured.machine, cell.measured.collective), cell) for cell in found
+        ((str(each.record.network), each.measured.collective, size_class(each.measured)), each) for each in found
     )
-    return [Group(machine, name, which, by[which, machine, name]) for which, machine, name in sorted(by)][::-1]
-
-
-COLUMNS: Final[tuple[Column[Group], ...]] = (
-    Column("machine", lambda group: group.machine),
-    Column("collective", lambda group: group.collective.replace("_", "-")),
-    Column("nodes", lambda group: group.which),
-    Column("pairs", lambda group: str(len(group.cells))),
-    Column("median error", lambda group: percent(group.errors[0]), importance="answer"),
-    Column("nine tenths within", lambda group: percent(group.errors[1]), importance="answer"),
-    Column("floor", lambda group: percent(group.floor)),
-    Column("good", lambda group: "yes" if group.is_good else "no", importance="answer"),
-)
-
-
-def page(findings: Findings) -> Section:
-    """Return the errors, the floor, the ratios of presets, and the ratios by algorithm and size."""
-    found = cells(findings)
-    if not found:
-        return Section("Real clusters")
-    own = [cell for cell in found if cell.record.network == cell.measured.machine]
-    presets = [cell for cell in found if cell.record.network != cell.measured.machine]
-    tables = [table(COLUMNS, groups(own), "Error of predictions", [NOTE])] if own else []
-    tables.append(floors())
-    for title, some in (("Presets from data sheets", presets), ("By algorithm and size", own)):
-        tables += [ratios(some, title)] if some else []
-    return Section("Real clusters", tables=tables)
-
-
-def floors() -> Table:
-    """Return the differences of each kind on each machine."""
     rows = [
-        (machine, kind, str(len(by[machine])), *map(percent, quantiles(by[machine])))
-        for kind, by in scatter().items()
-        for machine in sorted(by)
+        (network, collective.replace("_", "-"), size, str(len(some)), *map(digits, ends))
+        for (network, collective, size), some in by.items()
+        for values in [[each.value for each in some]]
+        for ends in [(float(np.median(values)), min(values), max(values))]
     ]
-    header = ("machine", "compared", "pairs", "median difference", "nine tenths within")
-    return Table("Floor: differences of measurements of the same thing", header, rows, answers=header[3:])
-
-
-def ratios(found: Iterable[Cell], title: str) -> Table:
-    """Return predicted / measured by network, collective, algorithm and size, the farthest from 1 first."""
-    columns = ("network", "collective", "aggregation", "message_bytes")
-    by = group_by_key((tuple(map(cell.record.stated, columns)), cell.ratio) for cell in found)
-    ordered = sorted(by.items(), key=lambda item: -abs(np.log(np.median(item[1]))))
-    rows = [
-        (
-            str(network),
-            collective.replace("_", "-"),
-            str(algorithm),
-            volume(size),
-            str(len(each)),
-            *map(digits, ends),
-        )
-        for (network, collective, algorithm, size), each in ordered
-        for ends in [(float(np.median(each)), min(each), max(each))]
-    ]
-    header = ("network", "collective", "algorithm", "size", "pairs", "predicted / measured", "least", "most")
-    return Table(title, header, rows, answers=header[5:6])
+    header = ("network", "collective", "size", "pairs", "simulated / measured", "least", "most")
+    return Table("Presets from data sheets", header, rows, answers=header[4:5])
 
 
 def answer(findings: Findings) -> Answer | None:
-    """Return the error of held-out predictions beside the floor, then machines, collectives and presets."""
-    found = cells(findings)
-    held = [cell for cell in found if cell.held_out]
-    lines = []
-    if held:
-        errors = [abs(cell.ratio - 1) for cell in held]
-        floor = quantiles([each for by in scatter()["two jobs"].values() for each in by])[0]
-        machines = plural(len({cell.measured.machine for cell in held}), "real cluster")
-        error = bounded(*median_interval(errors), percent)
-        off = f"predictions for held-out numbers of nodes are off by {error} in the median"
-        limits = [group for group in groups(held) if group.is_good]
-        good = [f"{group.collective.replace('_', '-')} on {link_title(group.machine)}" for group in limits]
-        lines = [
-            f"On {machines} {off}; {len(good)} of {len(groups(held))} collectives are within the limits.",
-            f"Nine tenths of {plural(len(held), 'prediction')} are within {percent(quantiles(errors)[1])}.",
-            f"Two jobs with equal nodes, algorithm and size differ by {percent(floor)} in the median.",
-            f"Within the limits: {', '.join(good) or 'none'}.",
-        ]
+    """Return the errors for jobs left out, beside the floor, then what is good, and the presets."""
+    found = ratios(findings) if "clusters" in findings.answered_by else []
+    if not found:
+        return None
+    every = with_scheme()
+    off = errors(every)
+    by = group_by_key((each.machine, each) for each in every)
+    errors_of = {machine: errors(some) for machine, some in by.items()}
+    best = sorted(by, key=lambda machine: quantiles(errors_of[machine]))
+    jobs = {machine: [pair.difference for pair in some] for machine, some in pairs()["any nodes"].items()}
+    predictable = [cell for cell in cells() if cell.errors]
+    good = sum(cell.is_good for cell in predictable)
+    within = f"within {percent(quantiles(off)[1])}; {len(every) - len(off)} times are not predicted"
+    lines = [
+        f"For a job that is left out, predictions are off in the median by {_by_machine(best, errors_of)}.",
+        f"Nine tenths of {plural(len(off), 'prediction')} are {within}.",
+        f"Two jobs on different days differ in the median by {_by_machine(best, jobs)}.",
+        f"{good} of {len(predictable)} classes of collectives and sizes are within the limits.",
+    ]
     for preset, machine in PRESETS.items():
-        known = [cell.ratio for cell in found if cell.record.network == preset]
-        if known:
+        if known := [each.value for each in found if each.record.network == preset]:
             share = percent(float(np.median(known)))
             names = f"preset {link_title(preset)}", link_title(machine)
             lines.append(f"The median time of the {names[0]} is {share} of the time measured on {names[1]}.")
-    return Answer(lines[0], lines[1:], [cell.record for cell in held or found]) if lines else None
+    return Answer(lines[0], lines[1:], [each.record for each in found])
+
+
+def _by_machine(machines: Iterable[str], shares: Mapping[str, Sequence[float]]) -> str:
+    """Return the median share of each machine that has some, as words."""
+    known = [machine for machine in machines if machine in shares]
+    return listed([f"{percent(quantiles(shares[machine])[0])} on {link_title(machine)}" for machine in known])
 
 
 def charts(findings: Findings) -> list[Lines]:
-    """Return for each machine the allreduce of the size with most cells over nodes, measured and predicted."""
-    made, found = [], [cell for cell in cells(findings) if cell.record.network == cell.measured.machine]
-    for machine in dict.fromkeys(cell.measured.machine for cell in found):
-        some = [c for c in found if c.measured.machine == machine and c.measured.collective == "allreduce"]
-        sizes = [cell.measured.message_bytes for cell in some]
+    """Return for each machine the allreduce of the size with most jobs over nodes: measured, and predicted."""
+    if "clusters" not in findings.answered_by:
+        return []
+    made = []
+    for machine, every in group_by_key((each.machine, each) for each in with_scheme()).items():
+        some = [each for each in every if each.collective == "allreduce" and each.key in predicted()]
+        sizes = [each.message_bytes for each in some]
         size = max(sizes, key=lambda each: (sizes.count(each), each), default=0)
-        points: dict[str, dict[int, Point]] = {}
-        for cell in (cell for cell in some if cell.measured.message_bytes == size):
-            name, at = str(cell.record.aggregation), cell.measured
-            points.setdefault(f"{name}, measured", {})[at.nodes] = Point(at.nodes, at.seconds, at.low, at.high)
-            time = cell.ratio * at.seconds
-            points.setdefault(f"{name}, predicted", {})[at.nodes] = Point(at.nodes, time)
-        series = [Series(name, [*by.values()]) for name, by in points.items()]
+        points: dict[str, list[Point]] = {}
+        for each in (each for each in some if each.message_bytes == size):
+            held_out = 1e-9 * predicted()[each.key].held_out_ns
+            points.setdefault(f"{each.scheme}, measured", []).append(Point(each.nodes, each.seconds))
+            points.setdefault(f"{each.scheme}, predicted", []).append(Point(each.nodes, held_out))
+        series = [Series(name, sorted(some, key=lambda point: point.x)) for name, some in points.items()]
         title = f"Allreduce of {volume(size)} on {link_title(machine)}"
         axes = Axis("nodes", whole, 2), Axis("time", seconds, 10)
-        made += [Lines(title, *axes, series, "Bars: quartiles of the repetitions of a job.")] if series else []
+        made += [Lines(title, *axes, series, "A point for each job, predicted without it.")] if series else []
     return made
 
 
-SECTION: Final = Declaration(18, page, rows=40, answer=answer, figures=(charts,))
+SECTION: Final = Declaration(18, page, rows=60, answer=answer, figures=(charts,))
