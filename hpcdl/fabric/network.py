@@ -174,8 +174,6 @@ class Network:
     """Links between the hosts' ports; messages under way share them, see :mod:`hpcdl.fabric.virtual.flows`."""
     site: Site = field(default_factory=Site)
     """Places of the hosts, and more that goes with a topology."""
-    ports: int = 1
-    """Of a host without a topology; its ranks take them in turn."""
     grids: tuple[tuple[int, ...], ...] = ()
     """Sides of the tori, smallest first, whose smallest with enough places the hosts fill, the last side first."""
 
@@ -261,7 +259,7 @@ def _machine(path: Path) -> Network:
     head = tables["network"]
     link = Link(**{**tables["link"], "extra": tuple(tables["link"].get("extra", ()))})
     grids = tuple(map(tuple, head.get("grids", ())))
-    return Network(head["name"], link, head["source"], head["gamma"], ports=head.get("ports", 1), grids=grids)
+    return Network(head["name"], link, head["source"], head["gamma"], grids=grids)
 
 
 NETWORKS: Final[dict[str, Network]] = {

@@ -305,12 +305,16 @@ def _layout(hosts: Sequence[int]) -> Network:
 
 
 def with_costs(layout: Network, costs: Sequence[float]) -> Network:
-    """Return the network with these costs, in the order of :data:`hpcdl.prediction.network_file.COSTS`."""
+    """Return the network with these costs, in the order of :data:`hpcdl.prediction.network_file.COSTS`.
+
+    Those of a detailed link may be left out; it has an overhead if the link of ``layout`` has one.
+    """
     alpha, beta, gamma, inside_alpha, inside_beta, *detailed = costs
     inside, link = Link(inside_alpha, inside_beta), Link(alpha, beta)
     if detailed:
         overhead, distance_alpha, distance_beta, *extra = detailed
-        link = Link(alpha, beta, overhead, distance_alpha, distance_beta, tuple(extra))
+        occupied = None if layout.link.overhead is None else overhead
+        link = Link(alpha, beta, occupied, distance_alpha, distance_beta, tuple(extra))
     return replace(layout, link=inside if layout.is_one_host else link, gamma=gamma, inside=inside)
 
 

@@ -179,7 +179,6 @@ def format_network(estimate: NetworkEstimate) -> str:
             "ranks_per_host": ALL if network.is_one_host else network.ranks_per_host,
             "gamma": network.gamma,
             "overhead": network.site.overhead_seconds or None,
-            "ports": network.ports if network.ports > 1 else None,
             "grids": network.grids or None,
         },
         "link": _stated(network.link),
@@ -239,7 +238,6 @@ def network_of_tables(tables: Mapping[str, Any], path: Path) -> NetworkEstimate:
         site=Site(overhead_seconds=_cost_parameter({"overhead": 0.0, **head}, "network", "overhead")),
         inside=inside,
         ranks_per_host=ranks_per_host,
-        ports=_count(head.get("ports", 1), "network.ports"),
         grids=_grids(head.get("grids", [])),
     )
     if "topology" in tables:
@@ -298,11 +296,11 @@ def _link(tables: Mapping[str, Any], name: str) -> Link:
         raise ValueError(f"{name}.{unknown[0]}: no cost of a link; known: {', '.join(Link.__dataclass_fields__)}")
     extra = table.get("extra", [])
     if not isinstance(extra, list) or len(extra) not in (0, len(SEGMENTS)):
-        raise ValueError(
-            f"{name}.extra: must be costs of bytes from {', '.join(map(str, SEGMENTS))} on"
-        )
+        raise ValueError(f"{name}.extra: must be costs of bytes from {', '.join(map(str, SEGMENTS))} on")
     each = {f"extra {number}": cost for number, cost in enumerate(extra, 1)}
     costs = {key: _cost_parameter(table, name, key) for key in ("alpha", "beta", *table) if key != "extra"}
+    if costs.get("overhead", 0.0) > costs["alpha"]:
+        raise ValueError(f"{name}.overhead: {costs['overhead']} s is more than alpha, of which it is a part")
     return Link(**costs, extra=tuple(_cost_parameter(each, name, key) for key in each))
 
 
@@ -339,7 +337,8 @@ def described(estimate: NetworkEstimate) -> JsonObject:
 def costs_of(network: Network) -> dict[str, float]:
     """Return the cost parameters by name; those between hosts only where there are several."""
     link, inside = network.link, network.inside
-    values = [link.alpha, link.beta, network.gamma, inside.alpha, inside.beta]
+    values: list[float | None] = [link.alpha, link.beta, network.gamma, inside.alpha, inside.beta]
     if not link.is_plain:
-        values += [link.overhead or 0.0, link.distance_alpha, link.distance_beta, *link.extra]
-    return dict([*zip(COSTS, values, strict=False)][2 if network.is_one_host else 0 :])
+        values += [link.overhead, link.distance_alpha, link.distance_beta, *link.extra]
+    stated = [*zip(COSTS, values, strict=False)][2 if network.is_one_host else 0 :]
+    return {name: cost for name, cost in stated if cost is not None}

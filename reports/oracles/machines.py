@@ -40,14 +40,19 @@ if TYPE_CHECKING:
 
 NETWORKS = Path(__file__).resolve().parents[2] / "hpcdl" / "networks"
 LINKS = {
-    "leonardo": ("HDR100 InfiniBand, four ports a node", 4, ()),
-    "lumi": ("Slingshot 11, four ports a node", 4, ()),
-    "marenostrum5": ("NDR200 InfiniBand, four ports a node", 4, ()),
-    "fugaku": ("Tofu D, six ports a node", 6, ((2, 2, 2), (4, 4, 4), (8, 8, 8), (64, 64), (32, 256))),
+    "leonardo": "HDR100 InfiniBand, two rails of four for long messages",
+    "lumi": "Slingshot 11, one of four ports",
+    "marenostrum5": "NDR200 InfiniBand, one rail of four",
+    "fugaku": "Tofu D, as MPI uses it",
 }
-"""Links and ports of a node, and the tori of the jobs (``fugaku_metadata.csv`` of PICO)."""
+GRIDS = {"fugaku": ((2, 2, 2), (4, 4, 4), (8, 8, 8), (64, 64), (32, 256))}
+"""Tori of the jobs, as ``fugaku_metadata.csv`` of PICO states them."""
+MANY_AT_ONCE = {"direct", "parameter_server"}
+"""Schemes that tell for how long a message occupies a port; without them all its time does."""
 BEGIN = np.array([2e-6, 1e-10, 1e-10, 0, 0, 3e-7, 1e-7, 1e-12, 1e-9, 2e-10, 1e-10, 1e-11, 1e-11, 1e-11, 1e-11])
 """Costs at which programs are simulated: the longest chain of messages hardly depends on them."""
+RATE = COSTS.index("extra from 2097152 B")
+"""Bytes that cost a port's rate, beta, and nothing extra: else only the sum of both would be known."""
 COPIES = {("allgather", "circulant"): lambda _ranks: 1.0, ("all_to_all", "bruck"): math.log2}
 """Bytes that an algorithm copies by those of the vector."""
 TEMPORARY = {
@@ -71,8 +76,9 @@ ROUNDS = 3
 
 def layout(machine: str) -> Network:
     """Return the network of a machine without its costs."""
-    source, ports, grids = LINKS[machine]
-    return Network(machine, Link(0.0, 0.0), source, ports=ports, grids=grids)
+    schemes = {each.scheme for each in comparable() if each.machine == machine}
+    link = Link(0.0, 0.0, 0.0 if schemes & MANY_AT_ONCE else None)
+    return Network(machine, link, LINKS[machine], grids=GRIDS.get(machine, ()))
 
 
 @cache
@@ -84,7 +90,9 @@ def messages_and_sums(machine: str, ranks: int, collective: str, scheme: str, si
     keys["message_bytes"] = size
     record = Record.of({"kind": "collective", **keys, "settings": json.dumps(keys)})
     program = MeasuredProgram(record, program_of(record, ranks))
-    return linearised([program], layout(machine), BEGIN).coefficients[0]
+    slopes = linearised([program], layout(machine), BEGIN).coefficients[0]
+    slopes[RATE] = 0
+    return slopes
 
 
 def rows(machine: str) -> tuple[list[Measurement], Matrix]:
@@ -154,10 +162,6 @@ def estimate(machine: str) -> tuple[NetworkEstimate, list[Predicted]]:
     seconds, jobs = np.array([each.seconds for each in measured]), [(each.job, each.nodes) for each in measured]
     costs = fitted(slopes, seconds, jobs)
     costs, memory = costs[: len(COSTS)], costs[len(COSTS) :]
-    # a port's rate is that of the segment with the least cost
-    least = costs[8:].min()
-    costs[1] += least
-    costs[8:] -= least
     times = held_out(slopes, seconds, jobs)
     offs = np.log(times / seconds)
     known = np.isfinite(offs)
@@ -183,7 +187,7 @@ def estimate(machine: str) -> tuple[NetworkEstimate, list[Predicted]]:
         if math.isfinite(off)
     ]
     certainty = Certainty(costs, links.T @ links / usual**2, errors, left_out, notes)
-    source = f"{LINKS[machine][0]}; fitted to {len(measured)} times in {count} jobs, {library}, {dates}"
+    source = f"{LINKS[machine]}; fitted to {len(measured)} times in {count} jobs, {library}, {dates}"
     network = replace(with_costs(layout(machine), costs.tolist()), source=source, inside=SHARED_MEMORY)
     most = max(each.nodes for each in measured)
     origin = {"machine": machine, "date": dates, "library": library, "times": len(measured), "jobs": count}

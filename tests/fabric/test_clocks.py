@@ -212,14 +212,6 @@ def test_latencies_of_messages_to_one_host_overlap_and_overheads_do_not(late):
     assert time == close(first + (senders - 1) * occupied)
 
 
-def test_ranks_of_a_host_with_several_ports_take_them_in_turn():
-    async def across(comm):
-        await comm.exchange(buffer(), comm.rank ^ 4, buffer(), comm.rank ^ 4)
-
-    for ports, messages in ((1, 4), (3, 2), (4, 1)):
-        assert seconds(8, across, replace(NETWORK.on(4), ports=ports)) == close(messages * MESSAGE)
-
-
 def test_farther_hosts_cost_more_by_each_doubling_of_the_distance():
     async def program(comm, other):
         if comm.rank in (0, other):

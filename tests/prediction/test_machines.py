@@ -75,7 +75,7 @@ def test_bytes_of_each_segment_have_their_cost(topology):
 
 def test_a_time_is_the_sum_of_its_derivatives_by_the_costs_of_a_detailed_link():
     """So they determine the costs: programs with many messages at once the overhead."""
-    layout = Network("detailed", Link(0.0, 0.0), "", grids=((2, 4),))
+    layout = Network("detailed", Link(0.0, 0.0, 0.0), "", grids=((2, 4),))
     costs = np.array([2e-6, 1e-9, 3e-10, 0, 0, 5e-7, 1e-7, 2e-11, *DETAILED.extra])
     programs = timed(
         with_costs(layout, costs.tolist()), ("ring", "direct", "butterfly"), (8,), (64, 8000, 80_000_000)
@@ -86,7 +86,7 @@ def test_a_time_is_the_sum_of_its_derivatives_by_the_costs_of_a_detailed_link():
 
 
 def test_a_file_has_all_costs_of_a_detailed_link(tmp_path):
-    network = Network("detailed", DETAILED, "round numbers", ports=4, grids=((2, 2), (4, 4)))
+    network = Network("detailed", DETAILED, "round numbers", grids=((2, 2), (4, 4)))
     (tmp_path / "n.toml").write_text(format_network(NetworkEstimate(network)))
     assert load_network(tmp_path / "n.toml").network == network
 
@@ -96,6 +96,7 @@ def test_a_file_has_all_costs_of_a_detailed_link(tmp_path):
     [
         ("extra = [1e-9, 1e-9]", "link.extra: must be costs of bytes from 0, 512, 4096, 32768, 262144, "),
         ("overhead = -1", "link.overhead: must be seconds, from 0 to 1, not -1"),
+        ("overhead = 2e-6", "link.overhead: 2e-06 s is more than alpha, of which it is a part"),
         ("eager_beta = 1e-9", "link.eager_beta: no cost of a link; known: alpha, beta, overhead, "),
     ],
 )

@@ -55,7 +55,7 @@ def test_a_preset_is_compared_with_the_machine_that_has_its_ports(found):
     (ratio,) = {round(each.value, 3) for each in ratios(found) if each.measured.nodes == 32}
     assert ratio == 0.8
     assert PRESETS["slingshot-11"] == "lumi"
-    assert any("preset" in line and "80.0 %" in line for line in answer(found).lines)
+    assert any("preset" in line and "80.0 %" in line for line in answer(found).details)
 
 
 def test_only_a_suite_that_asks_shows_them(hand):

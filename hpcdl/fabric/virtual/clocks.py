@@ -6,7 +6,8 @@ relies on an MPI library's eager buffers stops here, with a report of the waitin
 In virtual time, payloads may be real, or size-only (:func:`hpcdl.fabric.vectors.phantom`), without memory and
 copies. A message starts when both ends have asked for it and both ports are free, in the order of the asking; at
 once, in the order of a rank's tasks and of a host's ranks. One that is asked for later goes first where it is over
-before a port's next message, which waits for its other port, begins. On a network with a topology messages share
+before a port's next message, which waits for its other port, begins. If only its overhead occupies the ports, the
+latency of a message whose sender was ready earlier has passed meanwhile. On a network with a topology messages share
 links instead: :mod:`hpcdl.fabric.virtual.flows`.
 """
 
@@ -146,8 +147,8 @@ class _VirtualTime:
         self._seconds = cache(self._between_hosts)
         self._compute = compute
         self._costs = dict(costs)
-        # the first ports lead to the network, host by host, the others to a rank's neighbours on its host
-        self._hosts, self._ports = hosts, network.ports
+        # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
+        self._hosts = hosts
         self.bytes_between_hosts = 0
         self._sending, self._receiving = (_ports(ranks, hosts, network, shifts) for _ in range(2))
         # arithmetic of an exchange does not wait for the end of a layer: the message thread does it
@@ -158,15 +159,11 @@ class _VirtualTime:
         out, into = self._host[source], self._host[dest]
         if out == into:
             takes = busy = self._inside.seconds(size)
-            first = self._hosts * self._ports
-            out, into = first + source, first + dest
+            out, into = self._hosts + source, self._hosts + dest
         else:
             self.bytes_between_hosts += size
             distance = self._network.distance(out, into, self._hosts) if self._has_distances else 1
             takes, busy = self._seconds(size, distance)
-            if (ports := self._ports) > 1:
-                places = self.places
-                out, into = out * ports + places[source] % ports, into * ports + places[dest] % ports
         sending, receiving = self._sending[out], self._receiving[into]
         free, other = sending.free, receiving.free
         if free[-2] <= now and other[-2] <= now:
@@ -211,11 +208,10 @@ class _VirtualTime:
 def _ports(ranks: int, hosts: int, network: Network, shifts: Shifts | None) -> list[_Port]:
     """Return the ports of all hosts, and of all ranks inside; those of representatives stand for the others."""
     outside, inside = ([_Port(link.occupied(0)) for _ in range(count)]
-                       for link, count in ((network.link, hosts * network.ports),
-                                           (network.inside, ranks)))  # fmt: skip
+                       for link, count in ((network.link, hosts), (network.inside, ranks)))  # fmt: skip
     if shifts is None:
         return outside + inside
-    return outside[: network.ports] * hosts + [inside[shifts.shifted(rank, rank)[1]] for rank in range(ranks)]
+    return outside[:1] * hosts + [inside[shifts.shifted(rank, rank)[1]] for rank in range(ranks)]
 
 
 def _no_time(_rank: int, label: str) -> float:
