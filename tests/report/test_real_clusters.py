@@ -28,7 +28,7 @@ def found(hand):
 def test_errors_are_those_of_the_tables(found):
     """The tables are joined, and errors computed, in another way."""
     keys = ["machine", "job", "ranks", "collective", "algorithm", "message_bytes"]
-    table = pd.read_csv(TABLE, comment="#", keep_default_na=False)
+    table = pd.read_csv(TABLE, comment="#", keep_default_na=False).query("memory == 'host' and ranks == nodes")
     joined = table.merge(pd.read_csv(PREDICTED, comment="#"), on=keys)
     errors = (joined["held_out_ns"] / joined["median_ns"] - 1).abs().groupby(joined["machine"])
     headline = answer(found).headline

@@ -7,8 +7,8 @@ In virtual time, payloads may be real, or size-only (:func:`hpcdl.fabric.vectors
 copies. A message starts when both ends have asked for it and both ports are free, in the order of the asking; at
 once, in the order of a rank's tasks and of a host's ranks. One that is asked for later goes first where it is over
 before a port's next message, which waits for its other port, begins. If only its overhead occupies the ports, the
-latency of a message whose sender was ready earlier has passed meanwhile. On a network with a topology messages share
-links instead: :mod:`hpcdl.fabric.virtual.flows`.
+latency of a message whose sender was ready earlier has passed meanwhile. On a network with a topology messages
+share links instead: :mod:`hpcdl.fabric.virtual.flows`.
 """
 
 import random
