@@ -23,9 +23,9 @@ MEDIAN, NINE_TENTHS, OF_FLOOR = 0.15, 0.4, 1.25
 NOTE: Final = (
     "Measured by others: medians of PICO (github.com/HLC-Lab/pico), one rank a node, host memory. Error: "
     "predicted / measured time - 1, without its sign; the network was fitted to all other jobs. Not predicted: "
-    "jobs with another setting, costs that no other job has, and simulations that are too long. Floor: how far two "
-    "jobs on different days differ, with equal algorithm and size, in measured / fitted time. Good: median at most "
-    "15 % or 1.25 times the floor, nine tenths within 40 %."
+    "jobs with another setting, costs that no other job has, and simulations that are too long. Floor: how far "
+    "two jobs on different days differ, with equal algorithm and size, in measured / fitted time. Good: median at "
+    "most 15 % or 1.25 times the floor, nine tenths within 40 %."
 )
 
 
