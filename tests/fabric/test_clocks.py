@@ -226,6 +226,17 @@ def test_what_is_started_after_a_reduction_begins_after_it():
     assert seconds(2, program) == close(SIZE * GAMMA + MESSAGE)
 
 
+@pytest.mark.parametrize("work", [0.0, SIZE * GAMMA / 4])
+def test_a_sum_that_ends_a_task_takes_its_time_however_late_the_task_is_awaited(work):
+    async def program(comm):
+        task = comm.start(comm.add(buffer(), buffer()))
+        await comm.compute("work", lambda: None)
+        await task
+        await comm.compute("work", lambda: None)
+
+    assert seconds(1, program, compute=lambda *_: work) == close(SIZE * GAMMA + work)
+
+
 def test_a_message_goes_before_one_that_waits_for_its_other_port():
     """0 and 1 both send to 2, which takes 0's first; meanwhile 1's port is free for what it sends to 3."""
 

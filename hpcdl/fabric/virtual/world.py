@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from operator import itemgetter
@@ -316,6 +317,7 @@ class World:
             raise ending
         if task.time > self.now:  # after arithmetic
             self._end = max(self._end, task.time)
+            task.wait_for_end = partial(self._wait_until, task.time)
         if self.shifts is not None:
             self.done = hash((self.done, task.time, self.clock.places[task.rank], task.number))
         if not task.done:  # otherwise its rank has just failed
@@ -325,6 +327,10 @@ class World:
         for waiter in task.waiters:
             waiter.answer = None
             self.wake(waiter, max(task.time, waiter.time))
+
+    def _wait_until(self, when: float) -> None:
+        """Put the clock of the running program ahead to ``when``."""
+        self.running.time = max(self.running.time, when)
 
     def _raise_errors(self, tasks: list[AnyTask]) -> None:
         for task in tasks:
