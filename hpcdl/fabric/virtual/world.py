@@ -47,8 +47,8 @@ class Clock(Protocol):
     def message(self, now: float, source: int, dest: int, size: int) -> float:
         """Return when a message of ``size`` bytes completes whose send and receive have met at ``now``."""
 
-    def native(self, now: float, collective: str, ranks: int, size: int) -> float:
-        """Return when a collective of ``size`` bytes completes that the last of ``ranks`` has called at ``now``.
+    def native(self, now: float, collective: str, members: Sequence[int], size: int) -> float:
+        """Return when a collective of ``size`` bytes completes that the last of ``members`` has called at ``now``.
 
         The collectives are those of :meth:`Comm.native`, and ``"split"``.
         """
@@ -267,7 +267,7 @@ class World:
         gathering = group.gatherings.pop(turn)
         answers = gathering.finish(gathering.given)
         collective = gathering.what.removeprefix("native ").replace("survivors", "split")
-        when = self.clock.native(self.now, collective, len(group.members), gathering.size)
+        when = self.clock.native(self.now, collective, group.members, gathering.size)
         for rank, waiting in gathering.tasks.items():
             waiting.answer = answers[rank]
             self.release(waiting.rank, when)
