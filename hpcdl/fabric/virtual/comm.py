@@ -84,14 +84,10 @@ def seconds(collective: str, on_hosts: Sequence[int], size: int, network: Networ
         return ports * _of_equal_links(name, hosts, whole / ports, network.link, gamma / ports)
 
     def by_parts(name: str, leader: float, sums: float) -> float:
+        by_leaders = leader + between(name) + inside("allgather", size / hosts)
         halving = between(name, together, together * size) + inside(name, size / hosts)
         ring = (ranks - 1) * max(link.seconds(size / ranks) for link in (network.link, network.inside)) + sums
-        return min(
-            leader + between(name) + inside("allgather", size / hosts),
-            inside(name) + between(name, lanes),
-            halving,
-            ring,
-        )
+        return min(by_leaders, inside(name) + between(name, lanes), halving, ring)
 
     to_leader, from_leader, cut, join = map(inside, ("reduce", "broadcast", "reduce_scatter", "allgather"))
     scattered = by_parts("reduce_scatter", to_leader, (ranks - 1) / ranks * size * gamma)
