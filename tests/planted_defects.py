@@ -68,6 +68,8 @@ DEFECTS = [
     Defect("fabric/network.py", "(rank - known) // self.ranks_per_host", "(rank - known) % self.ranks_per_host", "fabric aggregation"),
     Defect("fabric/virtual/comm.py", "buffer[...] = buffers[0]", "buffer[...] = buffers[-1]", "fabric aggregation"),
     Defect("fabric/virtual/flows.py", "self._occupied[source] = self._occupied[dest] = now", "self._occupied[source] = now", "fabric"),
+    Defect("fabric/virtual/clocks.py", "if other is not members", "if other is members", "fabric"),
+    Defect("fabric/virtual/world.py", "= max(self.running.time, when)", "= self.running.time", "fabric"),
     Defect("fabric/virtual/groups.py", "key=lambda post: post.number", "key=lambda post: -post.number", "fabric"),
     Defect("fabric/virtual/shifts.py", "images.setdefault(part, parts[moved(rank, stride)]) is parts[moved(rank, stride)]", "True", "fabric cases"),
     Defect("fabric/virtual/clocks.py", "moment = max(now, sending[0], receiving[0])", "moment = max(now, sending[0])", "fabric aggregation"),

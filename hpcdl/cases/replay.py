@@ -244,7 +244,7 @@ def program(spec: ReplaySpec, journal: Journal) -> Callable[[Comm], Coroutine[An
 async def _simulate(spec: ReplaySpec, journal: Journal, _comm: Comm) -> dict[str, Scalar]:
     """Record the mean step of each cycle in virtual time; of equal ones, one."""
     cluster, times, images = spec.cluster, spec.compute_times, spec.images
-    bucket = bucket_bytes(cluster.link.alpha, cluster.link.beta, spec.ranks)
+    bucket = bucket_bytes(*cluster.ring_costs(spec.ranks), spec.ranks)
     began = perf_counter()
     chance = (spec.jitter, spec.straggler, journal.draw)
     conditions = Conditions(cluster, times, images, bucket, costs_of(spec), *chance)

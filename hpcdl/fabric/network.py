@@ -204,6 +204,11 @@ class Network:
         hosts = self.hosts_of(ranks)
         return self.link if hosts == ranks else self.inside if hosts == 1 else None
 
+    def ring_costs(self, ranks: int) -> tuple[float, float]:
+        """Return alpha (s) and beta (s/byte) of the slowest messages of a ring of the first ``ranks`` ranks."""
+        link = self.inside if self.hosts_of(ranks) == 1 else self.link
+        return link.alpha, link.beta
+
     def on(self, ranks_per_host: int) -> Network:
         """Return this network with that many ranks on a host, numbered host by host."""
         if ranks_per_host < 1:

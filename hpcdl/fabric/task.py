@@ -64,6 +64,8 @@ class Task(Generic[T]):
     result: T | None = None
     error: BaseException | None = None
     waiters: tuple[AnyTask, ...] = ()  # not a list: most of a million tasks have no waiter
+    wait_for_end: Callable[[], None] | None = None
+    """Called by an await of a done task whose end is still to come in virtual time."""
 
     # used by :mod:`hpcdl.fabric.virtual.world` only; a second object for each of a million tasks would cost time
     rank: int = field(init=False)
@@ -91,6 +93,8 @@ class Task(Generic[T]):
         self.joined = True
         if not self.done:
             yield self
+        elif self.wait_for_end is not None:
+            self.wait_for_end()
         if self.error is not None:
             raise self.error
         return self.result  # type: ignore[return-value]

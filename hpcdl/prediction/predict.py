@@ -255,9 +255,11 @@ def network_named(name: str) -> tuple[NetworkEstimate, Source]:
 
 
 def expect(network: Network, measured: Sequence[Record]) -> None:
-    """Set the times of measured operations that are expected on a network."""
+    """Set the times of measured operations that are expected on a network, with as many ranks on a host."""
     for program in cheapest(_programs(measured), MAX_REPORT_MESSAGES):
-        program.record.expected_seconds = program.predicted(network)
+        hosts = program.record.nodes
+        placed = network.on(-(-program.ranks // hosts)) if hosts and not network.is_one_host else network
+        program.record.expected_seconds = program.predicted(placed)
 
 
 def _programs(records: Sequence[Record]) -> list[MeasuredProgram]:

@@ -113,10 +113,10 @@ def _bucket(
     if measured:
         nearest = min(measured, key=lambda p: (abs(p - ranks), p))
         return -(-measured[nearest] * ranks // nearest)
-    link = network.inside if within else network.link
-    if not (link.alpha > 0 and link.beta > 0):
+    alpha, beta = network.ring_costs(ranks)
+    if not (alpha > 0 and beta > 0):
         raise ValueError("its bucket size is unknown: the network's alpha or beta is 0")
-    return bucket_bytes(link.alpha, link.beta, ranks)
+    return bucket_bytes(alpha, beta, ranks)
 
 
 def unequal(record: Record) -> dict[str, str | None]:

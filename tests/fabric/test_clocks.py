@@ -12,12 +12,15 @@ import numpy as np
 import pytest
 from contract.virtual_time import ALPHA, BETA, GAMMA, MESSAGE, NETWORK, SIZE, buffer, close, seconds
 
+from hpcdl.aggregation.butterfly import butterfly
 from hpcdl.aggregation.halving_doubling import halving_doubling
+from hpcdl.aggregation.native import native
 from hpcdl.aggregation.ring import ring
 from hpcdl.fabric.comm import PeerLost
-from hpcdl.fabric.network import Link, Network
+from hpcdl.fabric.network import NETWORKS, Link, Network
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.clocks import in_process, simulated
+from hpcdl.fabric.virtual.comm import COLLECTIVES, VirtualComm
 from hpcdl.fabric.virtual.groups import Mailbox, hold
 from hpcdl.fabric.virtual.world import Deadlock
 
@@ -238,6 +241,7 @@ def test_ranks_are_where_the_network_says():
     network = replace(NETWORK, hosts=(0, 1, 0), ranks_per_host=2)
     assert [network.host(rank) for rank in range(7)] == [0, 1, 0, 2, 2, 3, 3]
     assert [NETWORK.on(3).host(rank) for rank in range(7)] == [0, 0, 0, 1, 1, 1, 2]
+    assert [NETWORK.on(3).ring_costs(ranks) for ranks in (3, 4)] == [(ALPHA / 10, BETA / 100), (ALPHA, BETA)]
 
 
 def test_one_processor_does_one_thing_at_a_time():
@@ -267,6 +271,17 @@ def test_what_is_started_after_a_reduction_begins_after_it():
             await comm.recv(buffer(), 0)
 
     assert seconds(2, program) == close(SIZE * GAMMA + MESSAGE)
+
+
+@pytest.mark.parametrize("work", [0.0, SIZE * GAMMA / 4])
+def test_a_sum_that_ends_a_task_takes_its_time_however_late_the_task_is_awaited(work):
+    async def program(comm):
+        task = comm.start(comm.add(buffer(), buffer()))
+        await comm.compute("work", lambda: None)
+        await task
+        await comm.compute("work", lambda: None)
+
+    assert seconds(1, program, compute=lambda *_: work) == close(SIZE * GAMMA + work)
 
 
 def test_a_message_goes_before_one_that_waits_for_its_other_port():
@@ -319,6 +334,42 @@ def test_native_collectives_cost_what_good_algorithms_cost(ranks):
     stated = seconds(ranks, lambda comm: halving_doubling(comm, buffer(long)))
     assert seconds(ranks, lambda comm: allreduce(comm, long)) == close(stated)
     assert seconds(ranks, lambda comm: allreduce(comm, 4)) == close(steps * (ALPHA + 4 * BETA + 4 * GAMMA))
+
+
+@pytest.mark.parametrize("size", [8, 1 << 20])
+@pytest.mark.parametrize("ranks_per_host", [1, 2, 8])
+@pytest.mark.parametrize("name", ["ethernet-1g", "infiniband-hdr", "nvlink-4"])
+def test_a_native_allreduce_is_as_fast_as_algorithms_on_any_hosts(name, ranks_per_host, size):
+    """Up to a tenth: the sums of one rank may take place during the messages of another one of its host."""
+    network, hosts = NETWORKS[name].on(ranks_per_host), 8 // ranks_per_host
+    times = [seconds(8, lambda comm, scheme=scheme: scheme(comm, buffer(size)), network) for scheme in
+             (native, ring, butterfly, halving_doubling)]  # fmt: skip
+    assert times[0] <= 1.1 * min(times[1:])
+    link, share = (network.link, 1 - 1 / hosts) if hosts > 1 else (network.inside, 1 - 1 / 8)
+    assert times[0] >= 2 * share * size * link.beta
+    if hosts == 1:
+        assert times[0] == close(min(times[1:]))
+
+
+@pytest.mark.parametrize("collective", sorted({*COLLECTIVES} - {"all_to_all"}))
+def test_native_collectives_take_the_time_between_hosts_if_nothing_else_takes_any(collective):
+    """The hosts have 3, 1 and 2 ranks."""
+    network = replace(NETWORK, inside=Link(0.0, 0.0), gamma=0.0)
+    for size in (4, 12_000_000):
+        program = partial(VirtualComm.native, collective=collective, buffer=buffer(size))
+        assert seconds(6, program, replace(network, hosts=(0, 0, 0, 1, 2, 2))) == close(
+            seconds(3, program, network)
+        )
+
+
+def test_native_collectives_of_communicators_that_share_hosts_take_turns():
+    async def program(comm, color):
+        part = await comm.subcommunicator(color, "part")
+        await part.native("broadcast", buffer())
+
+    for color, turns in ((lambda rank: rank % 3, 3), (lambda rank: rank // 3, 0)):
+        ended = seconds(6, partial(program, color=color), replace(NETWORK.on(3), inside=Link(0.0, 0.0)))
+        assert ended == close(turns * MESSAGE)
 
 
 def test_phantoms_allocate_nothing():

@@ -6,8 +6,9 @@ import json
 import pytest
 
 from hpcdl.cli import main
+from hpcdl.fabric.network import Link, Network
 from hpcdl.report.render import render
-from hpcdl.report.run.findings import findings
+from hpcdl.report.run.findings import Reference, findings
 from hpcdl.report.run.link_counters import host_rate, idle_nics, section
 
 PORT = {"driver": "mlx5_core", "rate": "400 Gb/sec (4X NDR)", "state": "4: ACTIVE"}
@@ -121,6 +122,16 @@ def test_every_writer_has_the_shares_of_a_stated_link_and_network(hand, tmp_path
     assert main([*report, *options, "-o", str(tmp_path / "x.csv")]) == 0
     (_, of_ring, _) = csv.DictReader((tmp_path / "x.csv").read_text().splitlines())
     assert float(of_ring["expected_seconds"]) == ring["expected_seconds"]
+
+
+def test_expected_times_are_those_of_ranks_that_share_hosts(hand):
+    """Four ranks: in a butterfly's second exchange, two of one host send at once to the other host."""
+    fields = {"kind": "collective", "collective": "allreduce", "aggregation": "butterfly", "dtype": "float32"}
+    for nodes in (1, 2, 4):
+        hand.case([[9.0] * 9] * 4, nodes=nodes, message_bytes=nodes * 10**8, case=f"{nodes} hosts", **fields)
+    network = Network("by hand", Link(0.0, 1e-9), "none", gamma=0.0, inside=Link(0.0, 1e-10))
+    (made,) = findings([hand.read({})], Reference(network=network))
+    assert [row.expected_seconds for row in made.records] == pytest.approx([0.02, 0.02 + 0.4, 0.8])
 
 
 @pytest.mark.parametrize(

@@ -358,7 +358,7 @@ async def simulate(
 
     async def take_part(comm: Comm) -> dict[str, Scalar]:
         session = work.sessions[comm.rank] = await at_once.session(comm, journals[comm.rank], at_once.kernels)
-        session.bucket_bytes = bucket_bytes(cluster.link.alpha, cluster.link.beta, ranks)
+        session.bucket_bytes = bucket_bytes(*cluster.ring_costs(ranks), ranks)
         session.timed_updates = bool(costs)
         return await train(comm, session)
 

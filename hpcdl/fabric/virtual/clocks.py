@@ -13,7 +13,8 @@ share links instead: :mod:`hpcdl.fabric.virtual.flows`.
 
 import random
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from itertools import chain, count, repeat
@@ -40,7 +41,7 @@ class _Chance:
     def message(self, now: float, _source: int, _dest: int, _size: int, _asked: float) -> float:
         return now + self._random.paretovariate(1)
 
-    def native(self, now: float, _collective: str, _ranks: int, _size: int) -> float:
+    def native(self, now: float, _collective: str, _members: Sequence[int], _size: int) -> float:
         return now + self._random.paretovariate(1)
 
     def apply(self, now: float, _rank: int, _label: str, _touched_bytes: int) -> float:
@@ -149,6 +150,8 @@ class _VirtualTime:
         self._costs = dict(costs)
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
+        self._library: list[tuple[Sequence[int], float]] = [((), 0.0)] * hosts
+        """Of each host, the ranks of its last native collective between hosts, and the end of that."""
         self.bytes_between_hosts = 0
         self._sending, self._receiving = (_ports(ranks, hosts, network, shifts) for _ in range(2))
         # arithmetic of an exchange does not wait for the end of a layer: the message thread does it
@@ -189,8 +192,17 @@ class _VirtualTime:
         """Return how long a message takes, and for how long it occupies its ports (s)."""
         return self._link.seconds(size, distance), self._link.occupied(size, distance)
 
-    def native(self, now: float, collective: str, ranks: int, size: int) -> float:
-        return now + seconds(collective, ranks, size, self._network)
+    def native(self, now: float, collective: str, members: Sequence[int], size: int) -> float:
+        on_hosts = Counter(self._host[rank] for rank in members)
+        if len(on_hosts) == 1:
+            return now + seconds(collective, [len(members)], size, self._network)
+        # communicators that share hosts take turns at their ports
+        before = (self._library[host] for host in on_hosts)
+        begin = max([now, *(over for other, over in before if other is not members)])
+        end = begin + seconds(collective, [*on_hosts.values()], size, self._network)
+        for host in on_hosts:
+            self._library[host] = members, end
+        return end
 
     def apply(self, now: float, rank: int, label: str, touched_bytes: int) -> float:
         begin = self._applying[rank]

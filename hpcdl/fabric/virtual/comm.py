@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcdl.fabric.comm import ANY, TAGS, Array, Memory, Status, check_address, check_exchange
-from hpcdl.fabric.network import Network
+from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.task import AnyTask, Program, Task, operation
 from hpcdl.fabric.vectors import OutOfPlace, Phantom, disseminate, operand_and_result
 from hpcdl.fabric.virtual.groups import Gathering, Group, hold, take
@@ -61,16 +61,53 @@ def collectively(collective: str, vectors: Sequence[Array | OutOfPlace], counts:
                     buffer[part] = given[part if collective == "allgather" else mine]
 
 
-def seconds(collective: str, ranks: int, size: int, network: Network) -> float:
-    """Return the time (s) of a good library: the best algorithm of Thakur, Rabenseifner & Gropp 2005.
+def seconds(collective: str, on_hosts: Sequence[int], size: int, network: Network) -> float:
+    """Return the time (s) of a good library on hosts with so many ranks; ``size``: bytes of the whole vector.
 
-    ``size`` is in bytes, of the whole vector; all ranks are on different hosts. A split takes no time, because
-    programs do it once, before the part of their time that is predicted.
+    On one host, or with one rank on each, it is that of the best algorithm of Thakur, Rabenseifner & Gropp 2005.
+    Otherwise it is the least of: a leader of each host sends to other hosts; all ranks do, a part of the vector
+    each, in turn at the host's port; halving and doubling over all ranks; a ring, of which one message at a time
+    enters a host. A split takes no time, because programs do it once, before the part that is predicted.
     """
     if collective == "split":
         return 0.0
+    hosts, together, lanes, ranks = len(on_hosts), max(on_hosts), min(on_hosts), sum(on_hosts)
+    gamma = network.gamma
+    if hosts == 1 or together == 1:
+        return _of_equal_links(collective, ranks, size, network.inside if hosts == 1 else network.link, gamma)
+
+    def inside(name: str, part: float = size) -> float:
+        return _of_equal_links(name, together, part, network.inside, gamma)
+
+    def between(name: str, ports: int = 1, whole: float = size) -> float:
+        # messages of a port take turns, sums do not
+        return ports * _of_equal_links(name, hosts, whole / ports, network.link, gamma / ports)
+
+    def by_parts(name: str, leader: float, sums: float) -> float:
+        by_leaders = leader + between(name) + inside("allgather", size / hosts)
+        halving = between(name, together, together * size) + inside(name, size / hosts)
+        ring = (ranks - 1) * max(link.seconds(size / ranks) for link in (network.link, network.inside)) + sums
+        return min(by_leaders, inside(name) + between(name, lanes), halving, ring)
+
+    to_leader, from_leader, cut, join = map(inside, ("reduce", "broadcast", "reduce_scatter", "allgather"))
+    scattered = by_parts("reduce_scatter", to_leader, (ranks - 1) / ranks * size * gamma)
+    gathered = by_parts("allgather", from_leader, 0.0)
+    choices = {
+        "barrier": [2 * inside("barrier") + between("barrier"), inside("barrier") + between("barrier", lanes)],
+        "reduce_scatter": [scattered],
+        "allgather": [gathered],
+        "reduce_scatter allgather": [scattered + gathered],
+        "broadcast": [between("broadcast") + from_leader, 2 * join + between("broadcast", lanes)],
+        "reduce": [to_leader + between("reduce"), cut + between("reduce", lanes) + join],
+        "all_to_all": [inside("all_to_all") + between("all_to_all", lanes, together * size)],
+    }
+    by_leaders, by_all = between("allreduce"), between("allreduce", lanes)
+    allreduce = [to_leader + by_leaders + from_leader, cut + by_all + join, scattered + gathered]
+    return min(choices.get(collective, allreduce))
+
+
+def _of_equal_links(collective: str, ranks: int, size: float, link: Link, gamma: float) -> float:
     steps, share = ceil(log2(ranks)), (ranks - 1) / ranks * size
-    link, gamma = network.link, network.gamma
     extra = sum(link.extra_seconds(size / 2**step) for step in range(1, steps + 1))
     doubling = steps * link.alpha + share * link.beta + extra
     halving = doubling + share * gamma

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from operator import itemgetter
@@ -49,8 +50,8 @@ class Clock(Protocol):
         ``asked``: when its sender was ready.
         """
 
-    def native(self, now: float, collective: str, ranks: int, size: int) -> float:
-        """Return when a collective of ``size`` bytes completes that the last of ``ranks`` has called at ``now``.
+    def native(self, now: float, collective: str, members: Sequence[int], size: int) -> float:
+        """Return when a collective of ``size`` bytes completes that the last of ``members`` has called at ``now``.
 
         The collectives are those of :meth:`Comm.native`, and ``"split"``.
         """
@@ -269,7 +270,7 @@ class World:
         gathering = group.gatherings.pop(turn)
         answers = gathering.finish(gathering.given)
         collective = gathering.what.removeprefix("native ").replace("survivors", "split")
-        when = self.clock.native(self.now, collective, len(group.members), gathering.size)
+        when = self.clock.native(self.now, collective, group.members, gathering.size)
         for rank, waiting in gathering.tasks.items():
             waiting.answer = answers[rank]
             self.release(waiting.rank, when)
@@ -319,6 +320,7 @@ class World:
             raise ending
         if task.time > self.now:  # after arithmetic
             self._end = max(self._end, task.time)
+            task.wait_for_end = partial(self._wait_until, task.time)
         if self.shifts is not None:
             self.done = hash((self.done, task.time, self.clock.places[task.rank], task.number))
         if not task.done:  # otherwise its rank has just failed
@@ -328,6 +330,10 @@ class World:
         for waiter in task.waiters:
             waiter.answer = None
             self.wake(waiter, max(task.time, waiter.time))
+
+    def _wait_until(self, when: float) -> None:
+        """Put the clock of the running program ahead to ``when``."""
+        self.running.time = max(self.running.time, when)
 
     def _raise_errors(self, tasks: list[AnyTask]) -> None:
         for task in tasks:
