@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from math import ceil, log2
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hpcdl.fabric.comm import ANY, TAGS, Array, Memory, Status, check_address, check_exchange
 from hpcdl.fabric.network import Network
 from hpcdl.fabric.task import AnyTask, Program, Task, operation
-from hpcdl.fabric.vectors import OutOfPlace, Phantom, disseminate, operand_and_result
+from hpcdl.fabric.vectors import Blocks, OutOfPlace, Phantom, disseminate, operand_and_result
 from hpcdl.fabric.virtual.groups import Gathering, Group, hold, take
 from hpcdl.fabric.virtual.shifts import AsymmetryError
 from hpcdl.fabric.virtual.world import World
@@ -28,7 +28,7 @@ SUMS: Final = ("allreduce", "nonblocking allreduce", "persistent allreduce", "re
 BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
 """Those in which each rank has a part of the vector."""
 
-COLLECTIVES: Final = ("barrier", *SUMS, "broadcast", "reduce", *BY_PARTS)
+COLLECTIVES: Final = ("barrier", *SUMS, "broadcast", "reduce", *BY_PARTS, "alltoallv")
 """All that :meth:`hpcdl.fabric.comm.Comm.native` knows."""
 
 
@@ -64,8 +64,9 @@ def collectively(collective: str, vectors: Sequence[Array | OutOfPlace], counts:
 def seconds(collective: str, ranks: int, size: int, network: Network) -> float:
     """Return the time (s) of a good library: the best algorithm of Thakur, Rabenseifner & Gropp 2005.
 
-    ``size`` is in bytes, of the whole vector; all ranks are on different hosts. A split takes no time, because
-    programs do it once, before the part of their time that is predicted.
+    ``size`` is in bytes, of the whole vector; of an alltoallv those that the busiest rank exchanges with others,
+    one rank after the other. All ranks are on different hosts. A split takes no time, because programs do it once,
+    before the part of their time that is predicted.
     """
     if collective == "split":
         return 0.0
@@ -82,6 +83,7 @@ def seconds(collective: str, ranks: int, size: int, network: Network) -> float:
         "broadcast": [steps * link.seconds(size), 2 * doubling],
         "reduce": [steps * (link.seconds(size) + size * gamma), halving + doubling],
         "all_to_all": [steps * link.seconds(size / 2), (ranks - 1) * link.seconds(size / ranks)],
+        "alltoallv": [(ranks - 1) * link.seconds(size / max(1, ranks - 1))],
     }
     return min(choices.get(collective, [steps * (link.seconds(size) + size * gamma), halving + doubling]))
 
@@ -236,12 +238,16 @@ class VirtualComm:
         if collective not in COLLECTIVES:
             raise ValueError(f"no native collective {collective!r}")
 
-        def finish(given: dict[int, Array]) -> dict[int, None]:
-            if type(buffer) is not Phantom:
+        def finish(given: dict[int, Any]) -> dict[int, None]:
+            if isinstance(buffer, Blocks):
+                for source, rank in product(given, given):
+                    given[rank].incoming[source][...] = given[source].outgoing[rank]
+            elif type(buffer) is not Phantom:
                 collectively(collective, [given[rank] for rank in range(self.size)], counts)
             return dict.fromkeys(given)
 
-        await self._gather(f"native {collective}", buffer, buffer.nbytes, finish)
+        size = buffer.exchanged_bytes(self.rank) if isinstance(buffer, Blocks) else buffer.nbytes
+        await self._gather(f"native {collective}", buffer, size, finish)
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
         return self._world.scratch.borrow(size, like)
@@ -337,6 +343,7 @@ class VirtualComm:
         gathering = self._group.gatherings.setdefault((task.space, turn), Gathering(what, size, finish))
         if gathering.what != what:
             raise ValueError(f"rank {self._me} calls {what} where others call {gathering.what}")
+        gathering.size = max(gathering.size, size)
         gathering.tasks[self.rank] = task
         gathering.given[self.rank] = given
         if what not in ("split", "survivors", "native nonblocking allreduce") and task.space == 0:

@@ -47,6 +47,8 @@ TITLES: Final = {
     "swing": "Swing",
     "synchronous": "synchronous training",
     "terngrad": "TernGrad",
+    "uniform": "a uniform distribution",
+    "zipf": "a Zipf distribution",
 }
 """Names in the literature; any other name is a suite's, with spaces."""
 SETTINGS: Final = {
