@@ -61,7 +61,7 @@ class CollectiveSpec:
     aggregation: Choice = key(folder="aggregation", role="method")
     ranks: int = key(least=1, most=MAX_RANKS, role="scale")
     message_bytes: int | str | None = key(None, role="problem")
-    counts: Choice = key(Choice("counts", "uniform"), folder="counts")
+    counts: Choice = key(Choice("counts", "uniform"), folder="counts", role="problem")
     dtype: str = key("float32", choices=("float32", "float64"), role="problem")
     backend: Choice = key(Choice("backends", "numpy"), folder="backends", role="problem")
     repetitions: int = key(50, least=1, most=MAX_REPETITIONS, role="sampling")
@@ -175,7 +175,7 @@ def _wrong_size(case: Setup) -> object:
 
 def _wrong_counts(case: Setup) -> object:
     if case.collective != ALLTOALLV:
-        return case.counts.name != "uniform" and f"is for {ALLTOALLV}; {case.collective} has parts of one length"
+        return "counts" in case.given and f"{case.collective} has parts of one length; only {ALLTOALLV} has counts"
     if case.ranks > MAX_COUNTED:
         return f"{case.ranks} ranks have too many blocks; an {ALLTOALLV} has at most {MAX_COUNTED} ranks"
     most = max(int(sums.max()) for sums in totals(case.blocks))

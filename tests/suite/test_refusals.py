@@ -198,7 +198,7 @@ collective = "all_to_all", aggregation = "direct", ranks = 3
     | message_bytes: all_to_all: 16 elements cannot be cut into 3 equal parts
 message_bytes = "lenet" | message_bytes: unknown 'lenet'; did you mean 'lenet5'?
 message_bytes = "-" | message_bytes: a collective case needs it
-counts = "zipf" | counts: is for alltoallv; allreduce has parts of one length
+counts = "zipf" | counts: allreduce has parts of one length; only alltoallv has counts
 collective = "alltoallv" | aggregation: 'ring' has no alltoallv; these have: bruck, direct, hierarchical, native, pairwise
 collective = "alltoallv", aggregation = "direct", message_bytes = "-"
     | counts: needs message_bytes, the bytes that each rank sends

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hpcdl import registry
 from hpcdl.cases.keys.key import Choice
-from hpcdl.data.parts.dataset import content, found_file, reading
+from hpcdl.data.parts.dataset import DataError, content, found_file, reading
 from hpcdl.trace.files import read_csv
 from hpcdl.trace.recorder import Scalar
 
@@ -49,15 +49,18 @@ def _apportioned(elements: int | None, shares: NDArray[np.float64]) -> Counts:
 def file(ranks: int, elements: int | None, *, path: str, scale: int = 1) -> Counts:
     """Return the matrix in a CSV file, or in a .npy file, times ``scale``, such as the elements of a token.
 
-    A relative ``path`` that does not exist is searched in $HPCDL_DATA. Raises ValueError or DataError, naming the
-    file, for one that has other than (ranks, ranks) whole numbers from 0.
+    A relative ``path`` that does not exist is searched in $HPCDL_DATA. Raises ValueError, naming the file, for one
+    that has other than (ranks, ranks) whole numbers from 0.
     """
     source, table = found_file(Path(path)), np.empty(0)
     if elements is not None:
         raise ValueError(f"{source}: states all bytes; leave message_bytes out")
     if source.suffix == ".npy":
-        with reading(source):
-            table = np.load(BytesIO(content(source)), allow_pickle=False)
+        try:
+            with reading(source):
+                table = np.load(BytesIO(content(source)), allow_pickle=False)
+        except DataError as error:
+            raise ValueError(str(error)) from None
     else:
         lines = read_csv(source)
         try:
@@ -84,7 +87,7 @@ LAWS: Final[dict[str, Callable[..., Counts]]] = {law.__name__: law for law in (u
 def counts_of(law: Choice, ranks: int, elements: int | None) -> Counts:
     """Return the counts by a law, with which each rank sends ``elements``, or of a file, without ``elements``.
 
-    Raises ValueError or DataError for an unknown law or setting, and as the law does.
+    Raises ValueError for an unknown law or setting, and as the law does.
     """
     if (function := LAWS.get(law.name)) is None:
         raise ValueError(f"unknown {law.name!r}{registry.nearest(law.name, LAWS)}")

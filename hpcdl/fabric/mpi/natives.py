@@ -109,8 +109,8 @@ _CALLS: Final = {
 """Names of the blocking and of the non-blocking call."""
 
 
-def _on_host(vector: Any) -> Array:
-    """Return a vector, or a copy of one in a device's memory."""
+def _host_copy(vector: Any) -> Array:
+    """Return a copy of a vector in a device's memory; one in the host's memory itself."""
     return vector if isinstance(vector, np.ndarray) else vector.get()
 
 
@@ -158,7 +158,7 @@ class Natives:
             yield from until(self._nccl.allreduce(operand, buffer))
         else:
             # on a copy: not all libraries that send device memory reduce it
-            host = _on_host(buffer if operand is None else operand)
+            host = _host_copy(buffer if operand is None else operand)
             yield from self._on_host(collective, None, host, counts, blocking=blocking)
             buffer.set(host)
 
@@ -208,7 +208,7 @@ class Natives:
     def _blocks(self, blocks: Blocks, *, blocking: bool) -> Generator[Wait, None, None]:
         """Run the all-to-all with counts, of vectors in a device's memory on copies."""
         result: Any = blocks.incoming.whole
-        sent, received = ((_on_host(parts.whole), parts.counts) for parts in blocks)
+        sent, received = ((_host_copy(parts.whole), parts.counts) for parts in blocks)
         yield from self._call("alltoallv", (sent, received), blocking=blocking)
         if received[0] is not result:
             result.set(received[0])
