@@ -178,6 +178,8 @@ def _wrong_counts(case: Setup) -> object:
         return "counts" in case.given and f"{case.collective} has parts of one length; only {ALLTOALLV} has counts"
     if case.ranks > MAX_COUNTED:
         return f"{case.ranks} ranks have too many blocks; an {ALLTOALLV} has at most {MAX_COUNTED} ranks"
+    if case.message_bytes is not None and "path" in case.counts.settings:
+        return "the file states all bytes; leave message_bytes out"
     most = max(int(sums.max()) for sums in totals(case.blocks))
     return most > MAX_COUNT and f"a rank sends or receives {most} elements; MPI's counts are at most {MAX_COUNT}"
 

@@ -131,7 +131,7 @@ def program_of(record: Record, ranks: int) -> Program | None:
     """
     size = record.message_bytes or 0
     if record.kind == "collective":
-        spec = replace(record.spec, ranks=ranks, message_bytes=record.spec.message_bytes and size)
+        spec = replace(record.spec, ranks=ranks, message_bytes=size)
         if spec.concurrent and scheme_traits(record).native:
             return None  # its time is a formula, in which nothing shares links
         program: Operation = spec.operation()

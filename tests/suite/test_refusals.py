@@ -216,7 +216,9 @@ collective = "alltoallv", aggregation = "direct", counts = {name = "file"}, mess
 collective = "alltoallv", aggregation = "direct", counts = {name = "file", path = "no/such.csv"}, message_bytes = "-"
     | counts: no/such.csv: cannot be read: No such file or directory
 collective = "alltoallv", aggregation = "direct", counts = {name = "file", path = "no/such.csv"}
-    | counts: no/such.csv: states all bytes; leave message_bytes out
+    | counts: the file states all bytes; leave message_bytes out
+collective = "alltoallv", aggregation = "direct", counts = {name = "file", path = "a.csv", scale = 0}, message_bytes = "-"
+    | counts: scale must be from 1 to 2147483647, not 0
 collective = "alltoallv", aggregation = "direct", ranks = 2000 | counts: 2000 ranks have too many blocks; an alltoallv has
 collective = "alltoallv", aggregation = "direct", ranks = 4, message_bytes = 8589934592
     | counts: a rank sends or receives 2147483648 elements

@@ -46,15 +46,15 @@ def _apportioned(elements: int | None, shares: NDArray[np.float64]) -> Counts:
     return np.broadcast_to(counts, (len(shares), len(shares)))
 
 
-def file(ranks: int, elements: int | None, *, path: str, scale: int = 1) -> Counts:
+def file(ranks: int, _elements: int | None, *, path: str, scale: int = 1) -> Counts:
     """Return the matrix in a CSV file, or in a .npy file, times ``scale``, such as the elements of a token.
 
     A relative ``path`` that does not exist is searched in $HPCDL_DATA. Raises ValueError, naming the file, for one
     that has other than (ranks, ranks) whole numbers from 0.
     """
+    if not 1 <= scale <= MAX_COUNT:
+        raise ValueError(f"scale must be from 1 to {MAX_COUNT}, not {scale}")
     source, table = found_file(Path(path)), np.empty(0)
-    if elements is not None:
-        raise ValueError(f"{source}: states all bytes; leave message_bytes out")
     if source.suffix == ".npy":
         try:
             with reading(source):
@@ -75,9 +75,10 @@ def file(ranks: int, elements: int | None, *, path: str, scale: int = 1) -> Coun
         raise ValueError(
             f"{source}: must have {ranks} x {ranks} numbers, as many as ranks, not {shape} {table.dtype}"
         )
-    for sender, receiver in np.argwhere(~((table >= 0) & (table <= MAX_COUNT) & (table % 1 == 0)))[:1]:
-        value = f"{table[sender, receiver]:.10g}"
-        raise ValueError(f"{source}: entry ({sender}, {receiver}) must be a whole number from 0, not {value}")
+    most = MAX_COUNT // scale
+    for place in np.argwhere(~((table >= 0) & (table <= most) & (table % 1 == 0)))[:1].tolist():
+        value = f"{table[*place]:.10g}"
+        raise ValueError(f"{source}: entry {tuple(place)} must be a whole number from 0 to {most}, not {value}")
     return table.astype(np.int64) * scale
 
 
