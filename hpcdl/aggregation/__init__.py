@@ -7,7 +7,8 @@ code.
 
 A file may also define the two phases of its scheme, for ``hierarchical``, ``leader`` and collective cases:
 ``reduce_scatter(comm, chunks)``, after which each rank r has the sum of chunk r, and ``allgather(comm,
-chunks)``; or ``reduce(comm, buffer)``, after which rank 0 has the sum, and ``broadcast(comm, buffer)``.
+chunks)``; or ``reduce(comm, buffer)``, after which rank 0 has the sum, and ``broadcast(comm, buffer)``. For
+collective cases alone there are ``all_to_all(comm, chunks)`` and ``alltoallv(comm, blocks)``.
 
 A file's ``TRAITS`` declares the traits that differ from the defaults of
 :class:`hpcdl.aggregation.parts.traits.Aggregation`. Nothing else lists schemes.

@@ -1,10 +1,13 @@
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Final
 
+from hpcdl.aggregation.parts.blocks import bundle, lengths
 from hpcdl.aggregation.parts.messages import doubling, gather_in_rounds, gather_vectors
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
+from hpcdl.fabric.vectors import Blocks
 
 TRAITS: Final = Aggregation(gathers=True)
 
@@ -48,27 +51,48 @@ async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
     Bytes, busiest rank: n/p*sum(i.bit_count() for i in range(p))
     Time: ceil(log2(p))*alpha + n/p*sum(i.bit_count() for i in range(p))*beta
     """
-    size, rank, length = comm.size, comm.rank, len(chunks[0])
-    # by distance to the destination; a received chunk takes the place of a sent one
-    pending = [chunks[(rank + distance) % size] for distance in range(size)]
+    await _routed(comm, chunks, chunks, _equal)
+
+
+async def alltoallv(comm: Comm, blocks: Blocks) -> None:
+    """Rank i gets every rank's block i, of any length (two-phase Bruck, Fan et al. 2022). Any p.
+
+    As :func:`all_to_all`. In each round the lengths of the blocks, 8 bytes each, go before the blocks, because the
+    ranks on the way do not know them.
+
+    Messages, busiest rank: 2*ceil(log2(p))
+    """
+    await _routed(comm, *blocks, lengths)
+
+
+async def _equal(_comm: Comm, blocks: Sequence[Array], _to: int, _arriving: int, _source: int) -> list[int]:
+    return [len(block) for block in blocks]
+
+
+async def _routed(
+    comm: Comm,
+    outgoing: Sequence[Array],
+    incoming: Sequence[Array],
+    lengths_of_arriving: Callable[[Comm, Sequence[Array], int, int, int], Awaitable[list[int]]],
+) -> None:
+    size, rank = comm.size, comm.rank
+    # by distance to the destination; a received block takes the place of a sent one
+    pending = [outgoing[(rank + distance) % size] for distance in range(size)]
     digit = 1
-    with comm.scratch(size // 2 * length, chunks[0]) as out, comm.scratch(size // 2 * length, chunks[0]) as into:
+    with ExitStack() as borrowed:
         while digit < size:
-            moved = [chunk for distance, chunk in enumerate(pending) if distance & digit]
-            for place, chunk in enumerate(moved):
-                await comm.get(out[place * length : (place + 1) * length], chunk, rank)
-            end = len(moved) * length
-            await comm.exchange(out[:end], (rank + digit) % size, into[:end], (rank - digit) % size)
-            for place, chunk in enumerate(moved):
-                await comm.get(chunk, into[place * length : (place + 1) * length], rank)
+            moved = [distance for distance in range(size) if distance & digit]
+            blocks = [pending[distance] for distance in moved]
+            to, source = (rank + digit) % size, (rank - digit) % size
+            counts = await lengths_of_arriving(comm, blocks, to, len(blocks), source)
+            arrived = await bundle(comm, blocks, to, counts, source, borrowed)
+            for distance, block in zip(moved, arrived, strict=True):
+                pending[distance] = block
             digit *= 2
-    # the chunk from distance d is in the place of the chunk sent to distance d: exchange places d and p - d
-    with comm.scratch(length, chunks[0]) as spare:
-        for distance in range(1, (size + 1) // 2):
-            mine, other = pending[distance], pending[size - distance]
-            await comm.get(spare, mine, rank)
-            await comm.get(mine, other, rank)
-            await comm.get(other, spare, rank)
+        # the block from distance d is in the place of the block sent to distance d
+        for distance, block in enumerate(pending):
+            if (room := incoming[(rank - distance) % size]) is not block:
+                await comm.get(room, block, rank)
 
 
 async def gather(comm: Comm, table: Array, length: int) -> list[Array]:

@@ -1,10 +1,11 @@
 from collections.abc import Sequence
 from typing import Final
 
+from hpcdl.aggregation.parts.blocks import swap
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import join
-from hpcdl.fabric.vectors import partition
+from hpcdl.fabric.vectors import Blocks, partition
 
 TRAITS: Final = Aggregation(shares_ports=True)
 
@@ -84,15 +85,28 @@ async def all_to_all(comm: Comm, chunks: Sequence[Array]) -> None:
     Bytes, busiest rank: n*(p - 1)/p
     Time: (p - 1)*(alpha + n/p*beta)
     """
+    with comm.scratch(comm.size * len(chunks[0]), chunks[0]) as inbox:
+        arriving = partition(inbox, comm.size)
+        await _exchanged(comm, chunks, arriving)
+        for source, (chunk, arrived) in enumerate(zip(chunks, arriving, strict=True)):
+            if source != comm.rank:
+                await comm.get(chunk, arrived, comm.rank)
+
+
+async def alltoallv(comm: Comm, blocks: Blocks) -> None:
+    """Rank i gets every rank's block i, of any length. All messages are under way at once.
+
+    Messages, busiest rank: p - 1
+    """
+    await _exchanged(comm, *blocks)
+    await comm.get(blocks.incoming[comm.rank], blocks.outgoing[comm.rank], comm.rank)
+
+
+async def _exchanged(comm: Comm, outgoing: Sequence[Array], incoming: Sequence[Array]) -> None:
     size, rank = comm.size, comm.rank
-    if size == 1:
-        return
-    with comm.scratch((size - 1) * len(chunks[0]), chunks[0]) as inbox:
-        under_way = []
-        for distance, arriving in enumerate(partition(inbox, size - 1), 1):
-            to, source = (rank + distance) % size, (rank - distance) % size
-            exchange = comm.start(comm.exchange(chunks[to], to, arriving, source), shared_tags=True)
-            under_way.append((exchange, chunks[source], arriving))
-        await join(exchange for exchange, _, _ in under_way)
-        for _, chunk, arrived in under_way:
-            await comm.get(chunk, arrived, rank)
+    under_way = []
+    for distance in range(1, size):
+        to, source = (rank + distance) % size, (rank - distance) % size
+        if exchange := swap(comm, outgoing[to], to, incoming[source], source):
+            under_way.append(comm.start(exchange, shared_tags=True))
+    await join(under_way)

@@ -1,11 +1,15 @@
+from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
 from hpcdl.aggregation import allgather, ring
+from hpcdl.aggregation.parts.blocks import bundle, lengths, packed
 from hpcdl.aggregation.parts.messages import HEADER, cut, enclose, padded, sender_of
 from hpcdl.aggregation.parts.traits import Aggregation, component, nodes, phases
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import Parts, no_bytes, partition
+from hpcdl.fabric.task import join
+from hpcdl.fabric.vectors import Blocks, Parts, no_bytes, partition
 
 TRAITS: Final = Aggregation(composite=True, parts=("inner", "outer"), autotuned=False, gathers=True)
 
@@ -95,3 +99,56 @@ async def gather(
             await comm.get(into[-1], message, comm.rank)
             end += len(message)
         return into
+
+
+async def alltoallv(comm: Comm, blocks: Blocks, *, ranks_per_node: int = 2) -> None:
+    """Two-level all-to-all: within nodes to the destination's place, then across nodes to the destination. Any p.
+
+    ::
+
+        node 0   0 - 1 - 2      A block from 0 to 4 goes to 1, which has the place of 4, then to 4, in one message
+                 |   |   |      with those of 1 and 2 (2D hierarchical all-to-all of Tutel, Hwang et al. 2023;
+        node 1   3 - 4 - 5      Traff & Rougier 2014). Within a node lengths of blocks, 8 bytes each, go first.
+
+    In a node with fewer ranks each of them has several places.
+
+    g = ranks_per_node
+    N = ceil(p/g)
+    Messages, all ranks: 2*(p//g)*g*(g - 1) + 2*(p%g)*(p%g - 1) + p*(N - 1)
+
+    Raises ValueError if ``ranks_per_node`` is less than 1.
+    """
+    size, rank, (outgoing, incoming) = comm.size, comm.rank, blocks
+    place = (await nodes(comm, ranks_per_node))[0].rank
+    members = [range(first, min(first + ranks_per_node, size)) for first in range(0, size, ranks_per_node)]
+    number = rank // ranks_per_node
+    node = members[number]
+    passed_by: dict[int, list[int]] = {member: [] for member in node}
+    for to in range(size):
+        passed_by[node[to % ranks_per_node % len(node)]].append(to)
+    destinations = passed_by[rank]
+    with ExitStack() as borrowed:
+        held: dict[int, Sequence[Array]] = {rank: [outgoing[to] for to in destinations]}
+        for distance in range(1, len(node)):
+            to, source = (node[(place + way) % len(node)] for way in (distance, -distance))
+            handed = [outgoing[final] for final in passed_by[to]]
+            counts = await lengths(comm, handed, to, len(destinations), source)
+            held[source] = await bundle(comm, handed, to, counts, source, borrowed)
+        of_node = dict(zip(destinations, zip(*(held[member] for member in node), strict=True), strict=True))
+        # blocks of one node stand one behind the other, in the order of its ranks
+        rooms = [incoming.whole[incoming.begins[ranks[0]] : incoming.begins[ranks[-1] + 1]] for ranks in members]
+        await packed(comm, of_node[rank], rooms[number])
+
+        async def pass_on(to: int) -> None:
+            with comm.scratch(sum(map(len, of_node[to])), outgoing.whole) as out:
+                await packed(comm, of_node[to], out)
+                if len(out):
+                    await comm.send(out, to)
+
+        for distance in range(1, len(members)):
+            to_node, from_node = ((number + way) % len(members) for way in (distance, -distance))
+            sent = [comm.start(pass_on(to), shared_tags=True) for to in destinations if to in members[to_node]]
+            if len(rooms[from_node]):
+                relays = members[from_node]
+                await comm.recv(rooms[from_node], relays[place % len(relays)], tag=0)
+            await join(sent)

@@ -1,8 +1,8 @@
-from typing import Final
+from typing import Final, cast
 
 from hpcdl.aggregation.parts.traits import Aggregation
 from hpcdl.fabric.comm import Array, Comm
-from hpcdl.fabric.vectors import Parts
+from hpcdl.fabric.vectors import Blocks, Parts
 
 TRAITS: Final = Aggregation(native=True)
 
@@ -28,6 +28,11 @@ async def allgather(comm: Comm, chunks: Parts) -> None:
 async def all_to_all(comm: Comm, chunks: Parts) -> None:
     """MPI_Alltoall, in place; the chunks are equally long."""
     await comm.native("all_to_all", chunks.whole, chunks.counts)
+
+
+async def alltoallv(comm: Comm, blocks: Blocks) -> None:
+    """MPI_Alltoallv."""
+    await comm.native("alltoallv", cast("Array", blocks))  # only the fabric reads its fields
 
 
 async def broadcast(comm: Comm, buffer: Array) -> None:

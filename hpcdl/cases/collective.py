@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -16,14 +16,24 @@ import numpy as np
 
 from hpcdl import registry
 from hpcdl.aggregation.parts import cost
-from hpcdl.aggregation.parts.traits import COLLECTIVES, Aggregation, offered, operand, out_of_place_operand
+from hpcdl.aggregation.parts.traits import (
+    ALLTOALLV,
+    COLLECTIVES,
+    ONE_VECTOR,
+    Aggregation,
+    offered,
+    operand,
+    out_of_place_operand,
+)
 from hpcdl.cases.keys.checks import CHECKED_PAIRS, CLUSTER, Check, Rows, Setup, makes, refusals, too_large
+from hpcdl.cases.keys.counts import MAX_COUNT, Counts, count_fields, counts_of, totals
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, architecture, cluster, key
 from hpcdl.cases.keys.scheme import check_library, table_of, traits_of, try_out
 from hpcdl.cases.parts.autotune import choose_by_simulation, tune
 from hpcdl.cases.parts.measuring import (
     SAME_ON_ALL_RANKS,
     STARTS,
+    BlockContents,
     CommonStarts,
     Contents,
     alike,
@@ -31,7 +41,7 @@ from hpcdl.cases.parts.measuring import (
     reals,
     start,
 )
-from hpcdl.cases.parts.operations import Operation, operation
+from hpcdl.cases.parts.operations import Operation, blocks, operation
 from hpcdl.fabric.comm import INPUT, Array, Comm
 from hpcdl.fabric.faults import Delays, Straggler
 from hpcdl.fabric.network import NETWORKS, Network, Site
@@ -46,11 +56,12 @@ class CollectiveSpec:
     """Keys of a collective; properties raise ValueError for settings that cannot be."""
 
     collective: str = key("allreduce", choices=COLLECTIVES, role="problem")
-    concurrent: str | None = key(None, choices=COLLECTIVES, role="problem")
+    concurrent: str | None = key(None, choices=ONE_VECTOR, role="problem")
     communicators: int = key(1, least=1, most=2, role="method")
     aggregation: Choice = key(folder="aggregation", role="method")
     ranks: int = key(least=1, most=MAX_RANKS, role="scale")
-    message_bytes: int | str = key(role="problem")
+    message_bytes: int | str | None = key(None, role="problem")
+    counts: Choice = key(Choice("counts", "uniform"), folder="counts", role="problem")
     dtype: str = key("float32", choices=("float32", "float64"), role="problem")
     backend: Choice = key(Choice("backends", "numpy"), folder="backends", role="problem")
     repetitions: int = key(50, least=1, most=MAX_REPETITIONS, role="sampling")
@@ -74,10 +85,18 @@ class CollectiveSpec:
         """Bytes of an element."""
         return int(np.dtype(self.dtype).itemsize)
 
+    @cached_property
+    def blocks(self) -> Counts | None:
+        """Elements that each rank sends to each, (ranks, ranks), of an alltoallv. Raises as :func:`counts_of`."""
+        elements = None if self.message_bytes is None else self.length
+        return counts_of(self.counts, self.ranks, elements) if self.collective == ALLTOALLV else None
+
     @property
     def length(self) -> int:
-        """Elements of the vector."""
+        """Elements of the vector; of an alltoallv of the longest one that a rank sends."""
         size = self.message_bytes
+        if size is None:
+            return 0 if self.blocks is None else int(self.blocks.sum(axis=1).max())
         return parameters(size) if isinstance(size, str) else size // self.itemsize
 
     @property
@@ -104,7 +123,8 @@ class CollectiveSpec:
         """Return the program of the case, by default with its own scheme, on vectors of sizes alone."""
         by = scheme or self.aggregation
         program = operation(self.collective, by.name, by.settings, self.ranks, self.length, self.dtype)
-        return replace(program, beside=self.beside.operation(scheme)) if self.concurrent else program
+        beside = self.beside.operation(scheme) if self.concurrent else None
+        return replace(program, counts=self.blocks, beside=beside)
 
 
 SPEC: Final = CollectiveSpec
@@ -118,6 +138,8 @@ TRIED_LOOP: Final = 10
 """Operations by whose time the loop is made: a single one follows a check, with cold caches."""
 ROOTED: Final = ("broadcast", "reduce")
 """Their ranks could begin the next operation before others end the last: a loop would time a pipeline."""
+MAX_COUNTED: Final = 1024
+"""Ranks of an alltoallv, at most: they have a million blocks."""
 COPIES: Final = 4
 """Vectors of a rank, at the least: its own, random numbers in float64 and in the case's type."""
 
@@ -133,11 +155,14 @@ def parameters(model: str) -> int:
 
 def memory_bytes(spec: CollectiveSpec) -> int:
     """See :class:`hpcdl.suite.Kind`; simulated vectors have no content."""
-    return 0 if spec.network else COPIES * spec.size * (2 if spec.concurrent else 1)
+    longest = spec.length if spec.blocks is None else max(int(sums.max()) for sums in totals(spec.blocks))
+    return 0 if spec.network else COPIES * longest * spec.itemsize * (2 if spec.concurrent else 1)
 
 
 def _wrong_size(case: Setup) -> object:
     size = case.message_bytes
+    if size is None:
+        return case.collective != ALLTOALLV and "a collective case needs it"
     if isinstance(size, str):
         parameters(size)
     elif size < 0:
@@ -148,8 +173,20 @@ def _wrong_size(case: Setup) -> object:
     return None
 
 
+def _wrong_counts(case: Setup) -> object:
+    if case.collective != ALLTOALLV:
+        return "counts" in case.given and f"{case.collective} has parts of one length; only {ALLTOALLV} has counts"
+    if case.ranks > MAX_COUNTED:
+        return f"{case.ranks} ranks have too many blocks; an {ALLTOALLV} has at most {MAX_COUNTED} ranks"
+    if case.message_bytes is not None and "path" in case.counts.settings:
+        return "the file states all bytes; leave message_bytes out"
+    most = max(int(sums.max()) for sums in totals(case.blocks))
+    return most > MAX_COUNT and f"a rank sends or receives {most} elements; MPI's counts are at most {MAX_COUNT}"
+
+
 CHECKS: Final[Rows] = (
     Check("message_bytes", _wrong_size, of="ranks"),
+    Check("counts", _wrong_counts),
     makes("backend", "kernels"),
     *CHECKED_PAIRS,
     *CLUSTER,
@@ -187,6 +224,8 @@ CHECKS: Final[Rows] = (
 def identity(spec: CollectiveSpec) -> list[str]:
     size = spec.message_bytes
     words = [spec.collective, str(spec.aggregation), f"p{spec.ranks}"]
+    if size is None:
+        return [*words, str(spec.counts)]
     if spec.concurrent:
         words[1:1] = ["beside", spec.concurrent, *(["2comm"] if spec.communicators > 1 else [])]
     return [*words, size if isinstance(size, str) else f"{size}B"]
@@ -208,8 +247,9 @@ def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
         "network": spec.network,
         **({"ranks_per_host": spec.ranks_per_host} if simulated else {}),
         "start": None if simulated else spec.start,
-        "placement": None if simulated else spec.placement,
+        "placement": None if simulated or spec.blocks is not None else spec.placement,
         **(spec.straggler.fields if spec.straggler else {}),
+        **({} if spec.blocks is None else count_fields(spec.counts, spec.blocks, spec.itemsize)),
         "warmup_steps": 0 if simulated else spec.warmup,
     }
 
@@ -222,16 +262,23 @@ def program(spec: CollectiveSpec, journal: Journal) -> Callable[[Comm], Coroutin
 async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:
     collective, size, place = spec.collective, spec.length, spec.kernels
     scheme, chosen = await _chosen(spec, journal, comm)
-    contents = Contents(collective, comm, size, spec.dtype)
+    counts = spec.blocks
+    contents = (
+        Contents(collective, comm, size, spec.dtype)
+        if counts is None
+        else BlockContents(counts, comm.rank, spec.dtype)
+    )
     # in the host's memory other ranks of the host can map it, which a scheme may make use of
-    buffer = (comm.memory.allocate if place.on_host else place.zeros)(size, spec.dtype)
+    buffer = (comm.memory.allocate if place.on_host else place.zeros)(len(contents.after), spec.dtype)
     operands = place.asarray(contents.before)
-    out_of_place = spec.placement == "out_of_place"
+    out_of_place = spec.placement == "out_of_place" or counts is not None
     # a library's own takes operand and result apart
     apart = out_of_place and registry.traits("aggregation", chosen or spec.aggregation.name, Aggregation).native
-    copied = out_of_place and not apart
+    copied = out_of_place and not apart and counts is None
     given = operand(collective, buffer, comm.size)
-    if apart:
+    if counts is not None:
+        given = blocks(counts, comm.rank, operands, buffer)
+    elif apart:
         given = out_of_place_operand(collective, operands, buffer, comm.size)
     wrong, slow = np.zeros(1), spec.straggler
     delays = Delays(slow, comm.rank, 0, journal.draw) if slow is not None and slow.slows(comm.rank) else None
@@ -244,7 +291,9 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
                 buffer[:] = content
             await scheme(comm, given)
 
-    is_looped = spec.size <= LOOP_BYTES and collective not in ROOTED and slow is None
+    # a rank that receives nothing could begin the next operation, too
+    waits = collective not in ROOTED and (counts is None or counts.all())
+    is_looped = bool(spec.size <= LOOP_BYTES and waits and slow is None)
     spans, loop, done = list[tuple[int, int]](), 1, 0
     before = journal.read()
     for number in range(spec.warmup + spec.repetitions):

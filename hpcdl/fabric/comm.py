@@ -162,6 +162,7 @@ class Comm(Protocol):
         A sum on all ranks: ``"allreduce"``, ``"reduce_scatter allgather"``, ``"nonblocking allreduce"`` or
         ``"persistent allreduce"``. From or to rank 0: ``"broadcast"``, ``"reduce"``. By parts, of which ``counts``
         gives each rank's elements: ``"reduce_scatter"``, ``"allgather"``, ``"all_to_all"`` (equal parts only).
+        Of :class:`hpcdl.fabric.vectors.Blocks` in the place of ``buffer``: ``"alltoallv"``.
         All but the nonblocking one block the rank when a main program calls them: started programs do not
         progress.
         """

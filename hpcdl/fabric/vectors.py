@@ -144,6 +144,32 @@ def _phantom_parts(quotient: int, remainder: int, parts: int, dtype: str) -> Par
     return Parts(phantom(quotient * parts + remainder, dtype), views)
 
 
+class Blocks(NamedTuple):
+    """Operands of an all-to-all with counts: a block for each destination, and room for the block of each source.
+
+    Stands for a vector in :meth:`hpcdl.fabric.comm.Comm.native`.
+    """
+
+    outgoing: Parts
+    incoming: Parts
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the longer one of the two vectors."""
+        return max(self.outgoing.whole.nbytes, self.incoming.whole.nbytes)
+
+    def exchanged_bytes(self, rank: int) -> int:
+        """Return the bytes that ``rank`` sends to others or receives from them, whichever is more."""
+        return max(parts.whole.nbytes - parts[rank].nbytes for parts in self)
+
+
+def blocks_of(vector: Array, counts: Iterable[int]) -> Parts:
+    """Cut a vector into consecutive views of the given lengths, which are ints."""
+    if type(vector) is Phantom:
+        return Parts(vector, [phantom(count, vector.dtype.str) for count in counts])
+    return Parts(vector, [vector[begin:end] for begin, end in pairwise(accumulate(counts, initial=0))])
+
+
 def assign(into: Array, values: Array | float) -> None:
     """Write ``values``, a vector of the same length or one number, into ``into``."""
     into[:] = values

@@ -30,7 +30,12 @@ Rules = Mapping[str, Sequence[tuple[int, str]]]
 
 
 def algorithms(collective: str) -> dict[str, dict[str, str]]:
-    """Return the variables that force each algorithm of a collective; empty if the library is not known."""
+    """Return the variables that force each algorithm of a collective; empty if the library is not known.
+
+    Empty too for an alltoallv, whose size on all ranks no library's rule knows.
+    """
+    if collective not in FUNCTIONS:
+        return {}
     function, _, of_mpich = FUNCTIONS[collective]
     if load().name == "MPICH":
         forced = f"MPIR_CVAR_{function.upper()}_INTRA_ALGORITHM"

@@ -377,6 +377,7 @@ COLLECTIVES: Final = {
     "allgather": 2,
     "broadcast": 5,
     "all_to_all": 6,
+    "alltoallv": 6,
     "reduce_scatter": 7,
     "barrier": 9,
 }

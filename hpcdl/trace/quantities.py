@@ -45,6 +45,7 @@ class Description:
     target_accuracy = number("accuracy, 0 to 1, that the training should reach")
     collective = text("operation, and the size of each rank's vector")
     message_bytes = count(unit="B", heading="size")
+    counts = text("of an alltoallv: law or file of the elements that each rank sends to each")
     pattern = text(
         "of a pairwise case: `pair`, `all_pairs`, `bisection`, `random_pairs`, `incast`, `congestor` or "
         "`message_rate`; of a node case: `alone` (one host after the other) or `together`",
@@ -284,9 +285,19 @@ class OperationNumbers:
     time_p99_seconds = seconds(heading="p99")
     time_max_seconds = seconds(heading="max")
     algbw_bytes_per_second = number(
-        "`message_bytes` / median time; this times the factor of nccl-tests", unit="B/s", heading="algbw"
+        "`message_bytes` / median time; this times the factor of nccl-tests, of an alltoallv `busiest_bytes` / "
+        "median time",
+        unit="B/s",
+        heading="algbw",
     )
     busbw_bytes_per_second = number(unit="B/s", heading="busbw")
+    busiest_bytes = count(
+        "of an alltoallv: bytes that the busiest rank sends to others or receives from them, whichever is more; "
+        "largest / mean bytes that a rank receives, its own included",
+        unit="B",
+        heading="busiest rank",
+    )
+    imbalance = number(heading="imbalance", better="lower")
     link_bytes_per_second = number(
         "rate of a host's link: of `--link`, else of emulated links or of the NICs that carried the bytes",
         unit="B/s",

@@ -64,6 +64,7 @@ EXAMPLES = [
     ("pruning", "train", {"pruning": {"sparsity": 0.5, "after_steps": 2}, "training": "diloco"}),
     ("pruning", "train", {**DEVICE, "pruning": {"sparsity": 0.5}}),
     ("concurrent", "collective", {"concurrent": "allgather", "aggregation": "native", "network": "gemini"}),
+    ("concurrent", "collective", {"concurrent": "allgather", "collective": "alltoallv", "aggregation": "direct"}),
     ("concurrent", "collective", {"concurrent": "allreduce", "aggregation": "auto"}),
     ("placement", "collective", {"concurrent": "allgather", "placement": "out_of_place"}),
     ("straggler", "collective", {"concurrent": "allgather", "straggler": {"rank": 1, "seconds": 0.1}}),

@@ -9,7 +9,7 @@ from contract.cases import case_of, ran
 from contract.device import OnDevice
 from contract.operands import as_wanted
 
-from hpcdl.aggregation.parts.traits import COLLECTIVES, schemes
+from hpcdl.aggregation.parts.traits import ONE_VECTOR, schemes
 from hpcdl.cases import collective as case
 from hpcdl.cases.parts.measuring import Contents, alike, reals
 from hpcdl.fabric.virtual.clocks import in_process
@@ -41,7 +41,7 @@ def measured(monkeypatch, own=None, **keys):
 
 
 @pytest.mark.parametrize("placement", ["in_place", "out_of_place"])
-@pytest.mark.parametrize("name", COLLECTIVES)
+@pytest.mark.parametrize("name", ONE_VECTOR)
 def test_vectors_on_a_device_are_summed_and_checked_there(monkeypatch, name, placement):
     for scheme in set(schemes(name)) & {"ring", "tree", "direct", "bruck", "native", "native_persistent"}:
         told = measured(monkeypatch, collective=name, aggregation=scheme, placement=placement)
@@ -86,7 +86,7 @@ def contents(collective, ranks, size, dtype="float32"):
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", ONE_VECTOR)
 def test_a_native_s_result_is_right(collective, ranks):
     for size in (0, ranks, 30 * ranks):
         held = contents(collective, ranks, size)
@@ -95,7 +95,7 @@ def test_a_native_s_result_is_right(collective, ranks):
         assert all(one.right(buffer) for one, buffer in zip(held, buffers, strict=True))
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", ONE_VECTOR)
 def test_it_is_right_only_where_every_number_is(collective):
     """Of what the collective settles: held against index arithmetic of the tests' own."""
     ranks, size = 3, 12

@@ -2,7 +2,7 @@
 
 from hpcdl import registry
 from hpcdl.aggregation.parts.traits import (
-    COLLECTIVES,
+    ONE_VECTOR,
     Aggregation,
     offered,
     operand,
@@ -32,9 +32,9 @@ def scheme(name):
 SEGMENTED = [name for name in SCHEMES if "segment_bytes" in registry.settings_of(scheme(name))]
 """Schemes that cut vectors into segments."""
 
-ALL = [(collective, name) for collective in COLLECTIVES for name in schemes(collective)]
+ALL = [(collective, name) for collective in ONE_VECTOR for name in schemes(collective)]
 OTHERS = [one for one in ALL if one[0] != "allreduce"]
-"""(collective, scheme) of all collectives but allreduce."""
+"""(collective, scheme) of all collectives of one vector but allreduce."""
 
 IN_SEGMENTS = [("allreduce", name) for name in SEGMENTED]
 IN_SEGMENTS += [(collective, name) for collective, name in OTHERS if name in {"chain", "double_tree"}]

@@ -5,6 +5,7 @@ import weakref
 import numpy as np
 import pytest
 from contract.aggregations import ON_HOSTS, OTHERS, SCHEMES, SPARSE, called, called_out_of_place, scheme
+from contract.blocks import EVERY, exchanged, matrices
 from contract.compression import Side, planned
 from contract.operands import as_wanted, awkward_lengths, operands
 from contract.sparse import drawn, fault
@@ -64,6 +65,18 @@ def test_an_out_of_place_operand_does_not_change(collective, name, mpi):
         for rows, vector, result in zip(given, mine, results, strict=True):
             assert as_wanted(collective, result, rows, comm.rank), f"{len(vector)} elements"
             assert (vector == rows[comm.rank]).all()
+
+
+@pytest.mark.parametrize(("name", "settings"), EVERY)
+def test_blocks_arrive_with_the_messages_and_bytes_of_one_process(name, settings, mpi, as_in_process):
+    """Called by the main program, and by started programs."""
+    every = matrices(mpi.comm.size)
+
+    async def program(comm):
+        tasks = [comm.start(exchanged(comm, name, counts, settings)) for counts in every]
+        return [await exchanged(comm, name, counts, settings) for counts in every] + [await task for task in tasks]
+
+    assert all(as_in_process(program, native=name == "native")[0])
 
 
 class Recording:

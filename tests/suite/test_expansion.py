@@ -110,6 +110,7 @@ ANOTHER = {
         "aggregation": "tree",
         "ranks": 4,
         "message_bytes": "lenet5",
+        "counts": None,
         "dtype": "float64",
         "backend": "numba",
         "start": "window",

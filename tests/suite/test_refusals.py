@@ -191,11 +191,40 @@ ranks = 2147483648 | ranks: must be at most 131072
 message_bytes = 6 | message_bytes: 6 is not a multiple of float32's 4 bytes
 message_bytes = 1125899906842624 | message_bytes: 1125899906842624 on a rank: needs at least 4503599.
 message_bytes = -4 | message_bytes: must be at least 0, not -4
-collective = "alltoall" | collective: unknown 'alltoall'; did you mean 'all_to_all'?
+collective = "alltoall" | collective: unknown 'alltoall'; did you mean 'alltoallv'?
+collective = "all_toall" | collective: unknown 'all_toall'; did you mean 'all_to_all'?
 collective = "broadcast" | aggregation: 'ring' has no broadcast; these have: bine, binomial,
 collective = "all_to_all", aggregation = "direct", ranks = 3
     | message_bytes: all_to_all: 16 elements cannot be cut into 3 equal parts
 message_bytes = "lenet" | message_bytes: unknown 'lenet'; did you mean 'lenet5'?
+message_bytes = "-" | message_bytes: a collective case needs it
+counts = "zipf" | counts: allreduce has parts of one length; only alltoallv has counts
+collective = "alltoallv" | aggregation: 'ring' has no alltoallv; these have: bruck, direct, hierarchical, native, pairwise
+collective = "alltoallv", aggregation = "direct", message_bytes = "-"
+    | counts: needs message_bytes, the bytes that each rank sends
+collective = "alltoallv", aggregation = "direct", counts = "zip" | counts: unknown 'zip'; did you mean 'zipf'?
+collective = "alltoallv", aggregation = "direct", counts = {exponent = 2.0}
+    | counts: must be a name or a table such as {name = "..."}, not {'exponent': 2.0}
+collective = "alltoallv", aggregation = "direct", counts = {name = "uniform", exponent = 2.0}
+    | counts: unknown setting 'exponent'; it has none
+collective = "alltoallv", aggregation = "direct", counts = {name = "zipf", exponnt = 2.0}
+    | counts: unknown setting 'exponnt'; did you mean 'exponent'?
+collective = "alltoallv", aggregation = "direct", counts = {name = "zipf", exponent = -1.0}
+    | counts: exponent and seed must be at least 0, not -1.0 and 0
+collective = "alltoallv", aggregation = "direct", counts = {name = "file"}, message_bytes = "-"
+    | counts: needs a setting 'path'
+collective = "alltoallv", aggregation = "direct", counts = {name = "file", path = "no/such.csv"}, message_bytes = "-"
+    | counts: no/such.csv: cannot be read: No such file or directory
+collective = "alltoallv", aggregation = "direct", counts = {name = "file", path = "no/such.csv"}
+    | counts: the file states all bytes; leave message_bytes out
+collective = "alltoallv", aggregation = "direct", counts = {name = "file", path = "a.csv", scale = 0}, message_bytes = "-"
+    | counts: scale must be from 1 to 2147483647, not 0
+collective = "alltoallv", aggregation = "direct", ranks = 2000 | counts: 2000 ranks have too many blocks; an alltoallv has
+collective = "alltoallv", aggregation = "direct", ranks = 4, message_bytes = 8589934592
+    | counts: a rank sends or receives 2147483648 elements
+collective = "alltoallv", aggregation = "direct", concurrent = "allgather" | concurrent:
+concurrent = "alltoallv" | concurrent: unknown 'alltoallv'
+collective = "alltoallv", aggregation = {name = "hierarchical", inner = "ring"} | aggregation: unknown setting 'inner'
 repetitions = 9223372036854775807 | repetitions: must be at most 1000000, not 9223372036854775807
 warmup = 9223372036854775807 | warmup: must be at most 1000000
 ranks = 2147483648 | ranks: must be at most 131072, not 2147483648

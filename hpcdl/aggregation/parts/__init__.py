@@ -6,6 +6,7 @@ In come a communicator and a vector, or segments, entries or messages made of it
     patterns.py -> sums and broadcasts along trees and butterflies; any number of ranks by folding
     entries.py --> sums of sparse vectors: positions and values
     messages.py -> gathering of messages whose lengths differ
+    blocks.py ---> exchanges of blocks whose lengths differ, for all-to-alls with counts
     cost.py -----> formulas of a docstring, evaluated
 
 The one rule: schemes import parts, and parts import no scheme. A part that needs a scheme finds it by name in

@@ -4,7 +4,7 @@ In a collective every rank has a vector of the whole size, as in nccl-tests. ``a
 sum. ``reduce``: rank 0 does; the others end with partial sums. ``broadcast``: all end with rank 0's vector. The
 other collectives use the parts of :func:`hpcdl.fabric.vectors.partition`. ``reduce_scatter``: rank r ends with
 the sum of part r. ``allgather``: all ranks end with part r of each rank r. ``all_to_all``: part i comes from rank
-i; all parts are equally long.
+i; all parts are equally long. ``alltoallv``: block i, of any length, comes from rank i, in another vector.
 """
 
 import sys
@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, cast
 from hpcdl import registry
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.task import Program
-from hpcdl.fabric.vectors import OutOfPlace, Parts, partition
+from hpcdl.fabric.vectors import Blocks, OutOfPlace, Parts, partition
 from hpcdl.registry import Offer, Settings
 
 
@@ -129,7 +129,13 @@ def half(scheme: Offer, name: str) -> Callable[..., Program[Any]]:
 BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
 """Collectives that are called with the parts of the vector; the others are called with the vector."""
 
-COLLECTIVES: Final = ("allreduce", *BY_PARTS, "broadcast", "reduce")
+ONE_VECTOR: Final = ("allreduce", *BY_PARTS, "broadcast", "reduce")
+"""Collectives of one vector, which is operand and result."""
+
+ALLTOALLV: Final = "alltoallv"
+"""Collective that is called with :class:`hpcdl.fabric.vectors.Blocks`."""
+
+COLLECTIVES: Final = (*ONE_VECTOR, ALLTOALLV)
 
 
 def offered(collective: str, scheme: str) -> Callable[..., Program[None]]:
@@ -160,13 +166,15 @@ def own(scheme: Offer, collective: str) -> Callable[..., Program[None]] | None:
     return function if defined else None
 
 
-def operand(collective: str, buffer: Array, ranks: int) -> Array | Parts:
-    """Return the argument of the collective: the vector, or its parts.
+def operand(collective: str, buffer: Array, ranks: int) -> Array | Parts | Blocks:
+    """Return the argument of the collective: the vector, or its parts; of an alltoallv equal blocks for a trial.
 
     Raises ValueError for an all-to-all of a vector that cannot be cut into equal parts.
     """
     if collective == "all_to_all" and len(buffer) % ranks:
         raise ValueError(f"all_to_all: {len(buffer)} elements cannot be cut into {ranks} equal parts")
+    if collective == ALLTOALLV:
+        return Blocks(partition(buffer, ranks), partition(buffer, ranks))
     return partition(buffer, ranks) if collective in BY_PARTS else buffer
 
 

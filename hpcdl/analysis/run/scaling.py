@@ -98,7 +98,7 @@ def bus_factor(collective: str, ranks: int) -> float | None:
 
     S is the whole array: that of a rank after an allgather, before a reduce-scatter or an all-to-all.
     allreduce 2(p-1)/p; reduce_scatter, allgather, all_to_all (p-1)/p; broadcast, reduce, pairwise exchange 1.
-    None for a collective that has no such factor. ``ranks`` >= 1.
+    None for a collective that has no such factor, such as an alltoallv. ``ranks`` >= 1.
     """
     share = (ranks - 1) / ranks
     factors = {
@@ -348,7 +348,9 @@ def _collective(point: Point) -> JsonObject:
     size = point.record.message_bytes if is_one and not point.record.concurrent else None
     name = str(point.record.collective or point.record.kind)
     bandwidth = size / times.value if size is not None and times.value > 0 else None
-    factor = bus_factor(name, point.record.ranks)
+    factor, busiest = bus_factor(name, point.record.ranks), point.record.busiest_bytes
+    if busiest is not None and size:
+        factor = busiest / size
     measured = [vector for vector in point.seconds if len(vector)]
     return {
         **_bounded(Record.time_p50_seconds, times),

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any, Final, TypeAlias
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.traits import Aggregation, phases
+from hpcdl.aggregation.parts.traits import ALLTOALLV, Aggregation, phases
 from hpcdl.cases.keys.compute_times import TIMES
 from hpcdl.cases.keys.key import FAULTS, keys
 from hpcdl.cases.keys.scheme import traits_of
@@ -251,6 +251,7 @@ SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind =
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
 PLAYED: Final = Feature("a compressed replay", lambda case: COMPRESSED_REPLAY.holds(case) and not case.network)
 CONCURRENT: Final = Feature("the key concurrent", lambda case: case.concurrent)
+COUNTED: Final = Feature("an alltoallv", lambda case: case.collective == ALLTOALLV, "collective")
 OUT_OF_PLACE: Final = _changed("collective", "placement")
 SIMULATED_LIBRARY: Final = Feature(
     "a simulated library", lambda case: case.network and case.scheme and case.scheme.native, "aggregation"
@@ -431,6 +432,7 @@ ROWS: Final = (
     Row("pruning", PRUNING_LATER, PERIODIC, "its ranks would prune different weights", "prune at the start"),
     Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
     Row("concurrent", CONCURRENT, SIMULATED_LIBRARY, "its simulation has no messages", ANOTHER),
+    Row("concurrent", CONCURRENT, COUNTED, "two collectives have vectors of one length", LEAVE),
     Row("concurrent", CONCURRENT, ADAPTIVE, "it chooses a scheme for one collective", ANOTHER),
     Row("placement", OUT_OF_PLACE, CONCURRENT, "two collectives are timed in place", LEAVE_ONE),
     Row("straggler", _changed("collective", "straggler"), CONCURRENT, "two collectives begin at once", LEAVE_ONE),

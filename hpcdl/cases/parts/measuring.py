@@ -43,22 +43,40 @@ class Contents:
         self._where = slice(0, size)
         """Part of the vector that is checked."""
         if collective in ("allreduce", "reduce", "reduce_scatter"):
-            self._after: npt.NDArray[Any] = pattern * ranks + ranks * (ranks - 1) // 2
+            self.after: npt.NDArray[Any] = pattern * ranks + ranks * (ranks - 1) // 2
             if collective == "reduce" and rank:
                 self._where = slice(0, 0)
             elif collective == "reduce_scatter":
                 counts = partition(pattern, ranks).counts
                 self._where = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         else:
-            self._after = pattern
-            parts = partition(self._after, ranks)
+            self.after = pattern
+            parts = partition(self.after, ranks)
             mine = parts[rank].copy()
             for source, part in enumerate(parts if collective != "broadcast" else ()):
                 part[:] = (mine if collective == "all_to_all" else part) + source
 
     def right(self, vector: Array) -> bool:
         """Return True if ``vector`` is the expected result."""
-        return np.array_equal(vector[self._where], self._after[self._where])
+        return np.array_equal(vector[self._where], self.after[self._where])
+
+
+class BlockContents(Contents):
+    """Test vectors of an alltoallv: element k of the block from rank i to rank j is 32 (i p + j) + k mod 17.
+
+    Numbers of blocks go up to 2^19, so that all values are exact in float32. ``counts``: elements, (p, p).
+    """
+
+    def __init__(self, counts: npt.NDArray[np.int64], rank: int, dtype: npt.DTypeLike) -> None:
+        numbers = 32 * (np.arange(counts.size).reshape(counts.shape) % (1 << 19))
+
+        def vector(firsts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+            begins = np.repeat(lengths.cumsum() - lengths, lengths)
+            return (np.repeat(firsts, lengths) + (np.arange(len(begins)) - begins) % _PERIOD).astype(dtype)
+
+        self.before = vector(numbers[rank], counts[rank])
+        self.after = vector(numbers[:, rank], counts[:, rank])
+        self._where = slice(0, len(self.after))
 
 
 def reals(rank: int, size: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

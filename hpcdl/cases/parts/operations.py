@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -15,9 +15,10 @@ import numpy as np
 
 from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.traits import offered, operand
+from hpcdl.cases.keys.counts import Counts
 from hpcdl.fabric.comm import Array, Comm, Event
 from hpcdl.fabric.network import Network
-from hpcdl.fabric.vectors import equal_parts, phantom
+from hpcdl.fabric.vectors import Blocks, blocks_of, equal_parts, phantom
 from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.fabric.virtual.shifts import AsymmetryError, Shifts, shifts
 from hpcdl.fabric.virtual.world import World
@@ -63,6 +64,8 @@ class Operation:
     length: int
     """Elements of the vector."""
     dtype: str
+    counts: Counts | None = field(default=None, compare=False)
+    """Of an alltoallv, whose ranks differ."""
     beside: Operation | None = None
     """A collective of the same scheme that every rank starts with this one."""
 
@@ -70,6 +73,10 @@ class Operation:
         """Return the program of a rank."""
         if self.beside is not None:
             return self._both(comm, self.beside)
+        if self.counts is not None:
+            of_rank = self.counts[comm.rank], self.counts[:, comm.rank]
+            vectors = (phantom(int(counts.sum()), self.dtype) for counts in of_rank)
+            return self.function(comm, blocks(self.counts, comm.rank, *vectors))
         return self.function(comm, operand(self.collective, self._vector, self.ranks))
 
     async def _both(self, comm: Comm, beside: Operation) -> list[float]:
@@ -112,7 +119,7 @@ class Operation:
         return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, ends, over)
 
     def _by_symmetry(self, network: Network) -> tuple[World, tuple[float, ...]] | None:
-        return by_symmetry(self.ranks, network, partial(self._run, network))
+        return None if self.counts is not None else by_symmetry(self.ranks, network, partial(self._run, network))
 
     def _run(
         self, network: Network, grid: Shifts | None = None, events: list[list[Event]] | None = None
@@ -120,6 +127,11 @@ class Operation:
         world = simulated(self.ranks, network, shifts=grid, events=events)
         ended = world.run(self)
         return world, tuple(map(max, zip(*ended, strict=True))) if self.beside else ()
+
+
+def blocks(counts: Counts, rank: int, outgoing: Array, incoming: Array) -> Blocks:
+    """Cut what ``rank`` sends and receives into blocks of the lengths ``counts``, (ranks, ranks)."""
+    return Blocks(blocks_of(outgoing, counts[rank].tolist()), blocks_of(incoming, counts[:, rank].tolist()))
 
 
 def by_symmetry(

@@ -24,7 +24,7 @@ MIN_FACTOR: Final = 2
 
 def declare(parser: Arguments, metavar: str = "COLLECTIVE") -> None:
     """Declare the collective, sizes, schemes, ranks and run folder."""
-    names = "allreduce (default), reduce_scatter, allgather, all_to_all, broadcast or reduce"
+    names = "allreduce (default), reduce_scatter, allgather, all_to_all, alltoallv, broadcast or reduce"
     parser.option(f"collective {metavar}", names, nargs="?", default="allreduce")
     parser.option("-b SIZE", "smallest size (default: 8)", dest="least", default="8")
     parser.option("-e SIZE", "largest size (default: 4M)", dest="most", default="4M")

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpcdl.fabric.comm import Array
 from hpcdl.fabric.device.staged_copy import Wait, until
 from hpcdl.fabric.device.transport import Nccl
-from hpcdl.fabric.vectors import BufferPool, partition
+from hpcdl.fabric.vectors import Blocks, BufferPool, partition
 
 _MAX_BYTES: Final = 1 << 30
 """Bytes of vectors that the requests on one communicator keep alive."""
@@ -103,9 +103,15 @@ _CALLS: Final = {
     "reduce_scatter": ("Reduce_scatter", "Ireduce_scatter"),
     "allgather": ("Allgatherv", "Iallgatherv"),
     "all_to_all": ("Alltoall", "Ialltoall"),
+    "alltoallv": ("Alltoallv", "Ialltoallv"),
     "barrier": ("Barrier", "Ibarrier"),
 }
 """Names of the blocking and of the non-blocking call."""
+
+
+def _host_copy(vector: Any) -> Array:
+    """Return a copy of a vector in a device's memory; one in the host's memory itself."""
+    return vector if isinstance(vector, np.ndarray) else vector.get()
 
 
 class Natives:
@@ -142,7 +148,9 @@ class Natives:
         self, collective: str, operand: Array | None, buffer: Array, counts: Sequence[int], *, blocking: bool
     ) -> Generator[Wait, None, None]:
         """Run ``collective`` blocking or not; in place on ``buffer`` if ``operand`` is None."""
-        if isinstance(buffer, np.ndarray):
+        if isinstance(buffer, Blocks):
+            yield from self._blocks(buffer, blocking=blocking)
+        elif isinstance(buffer, np.ndarray):
             yield from self._on_host(collective, operand, buffer, counts, blocking=blocking)
         elif collective == "nccl":
             if self._nccl is None:
@@ -150,8 +158,7 @@ class Natives:
             yield from until(self._nccl.allreduce(operand, buffer))
         else:
             # on a copy: not all libraries that send device memory reduce it
-            source: Any = buffer if operand is None else operand
-            host = source.get()
+            host = _host_copy(buffer if operand is None else operand)
             yield from self._on_host(collective, None, host, counts, blocking=blocking)
             buffer.set(host)
 
@@ -197,6 +204,14 @@ class Natives:
         if collective == "all_to_all":
             return given if operand is None else operand[: sum(counts)], buffer[: sum(counts)]
         return ()
+
+    def _blocks(self, blocks: Blocks, *, blocking: bool) -> Generator[Wait, None, None]:
+        """Run the all-to-all with counts, of vectors in a device's memory on copies."""
+        result: Any = blocks.incoming.whole
+        sent, received = ((_host_copy(parts.whole), parts.counts) for parts in blocks)
+        yield from self._call("alltoallv", (sent, received), blocking=blocking)
+        if received[0] is not result:
+            result.set(received[0])
 
     def _part(self, vector: Array, counts: Sequence[int]) -> Array:
         begin = sum(counts[: self._main.rank])

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from math import ceil, log2
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from hpcdl.fabric.comm import ANY, TAGS, Array, Memory, Status, check_address, check_exchange
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.task import AnyTask, Program, Task, operation
-from hpcdl.fabric.vectors import OutOfPlace, Phantom, disseminate, operand_and_result
+from hpcdl.fabric.vectors import Blocks, OutOfPlace, Phantom, disseminate, operand_and_result
 from hpcdl.fabric.virtual.groups import Gathering, Group, hold, take
 from hpcdl.fabric.virtual.shifts import AsymmetryError
 from hpcdl.fabric.virtual.world import World
@@ -28,7 +28,7 @@ SUMS: Final = ("allreduce", "nonblocking allreduce", "persistent allreduce", "re
 BY_PARTS: Final = ("reduce_scatter", "allgather", "all_to_all")
 """Those in which each rank has a part of the vector."""
 
-COLLECTIVES: Final = ("barrier", *SUMS, "broadcast", "reduce", *BY_PARTS)
+COLLECTIVES: Final = ("barrier", *SUMS, "broadcast", "reduce", *BY_PARTS, "alltoallv")
 """All that :meth:`hpcdl.fabric.comm.Comm.native` knows."""
 
 
@@ -67,7 +67,9 @@ def seconds(collective: str, on_hosts: Sequence[int], size: int, network: Networ
     On one host, or with one rank on each, it is that of the best algorithm of Thakur, Rabenseifner & Gropp 2005.
     Otherwise it is the least of: a leader of each host sends to other hosts; all ranks do, a part of the vector
     each, in turn at the host's port; halving and doubling over all ranks; a ring, of which one message at a time
-    enters a host. A split takes no time, because programs do it once, before the part that is predicted.
+    enters a host. Of an alltoallv ``size`` is what the busiest rank exchanges with others, one after the other, and
+    all ranks of its host are as busy. A split takes no time, because programs do it once, before the part that is
+    predicted.
     """
     if collective == "split":
         return 0.0
@@ -100,6 +102,7 @@ def seconds(collective: str, on_hosts: Sequence[int], size: int, network: Networ
         "broadcast": [between("broadcast") + from_leader, 2 * join + between("broadcast", lanes)],
         "reduce": [to_leader + between("reduce"), cut + between("reduce", lanes) + join],
         "all_to_all": [inside("all_to_all") + between("all_to_all", lanes, together * size)],
+        "alltoallv": [together * (ranks - together) * network.link.seconds(size / (ranks - 1))],
     }
     by_leaders, by_all = between("allreduce"), between("allreduce", lanes)
     allreduce = [to_leader + by_leaders + from_leader, cut + by_all + join, scattered + gathered]
@@ -119,6 +122,7 @@ def _of_equal_links(collective: str, ranks: int, size: float, link: Link, gamma:
         "broadcast": [steps * link.seconds(size), 2 * doubling],
         "reduce": [steps * (link.seconds(size) + size * gamma), halving + doubling],
         "all_to_all": [steps * link.seconds(size / 2), (ranks - 1) * link.seconds(size / ranks)],
+        "alltoallv": [(ranks - 1) * link.seconds(size / max(1, ranks - 1))],
     }
     return min(choices.get(collective, [steps * (link.seconds(size) + size * gamma), halving + doubling]))
 
@@ -273,12 +277,16 @@ class VirtualComm:
         if collective not in COLLECTIVES:
             raise ValueError(f"no native collective {collective!r}")
 
-        def finish(given: dict[int, Array]) -> dict[int, None]:
-            if type(buffer) is not Phantom:
+        def finish(given: dict[int, Any]) -> dict[int, None]:
+            if isinstance(buffer, Blocks):
+                for source, rank in product(given, given):
+                    given[rank].incoming[source][...] = given[source].outgoing[rank]
+            elif type(buffer) is not Phantom:
                 collectively(collective, [given[rank] for rank in range(self.size)], counts)
             return dict.fromkeys(given)
 
-        await self._gather(f"native {collective}", buffer, buffer.nbytes, finish)
+        size = buffer.exchanged_bytes(self.rank) if isinstance(buffer, Blocks) else buffer.nbytes
+        await self._gather(f"native {collective}", buffer, size, finish)
 
     def scratch(self, size: int, like: Array) -> AbstractContextManager[Array]:
         return self._world.scratch.borrow(size, like)
@@ -374,6 +382,7 @@ class VirtualComm:
         gathering = self._group.gatherings.setdefault((task.space, turn), Gathering(what, size, finish))
         if gathering.what != what:
             raise ValueError(f"rank {self._me} calls {what} where others call {gathering.what}")
+        gathering.size = max(gathering.size, size)
         gathering.tasks[self.rank] = task
         gathering.given[self.rank] = given
         if what not in ("split", "survivors", "native nonblocking allreduce") and task.space == 0:

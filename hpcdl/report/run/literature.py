@@ -39,6 +39,7 @@ TITLES: Final = {
     "native_reduce_scatter_allgather": "the library's reduce-scatter and allgather",
     "ok_topk": "Ok-Topk",
     "one_bit": "1-bit SGD",
+    "pairwise": "a pairwise exchange",
     "power_sgd": "PowerSGD",
     "sandblaster": "Sandblaster L-BFGS",
     "sharded_parameter_server": "sharded servers",
@@ -47,6 +48,8 @@ TITLES: Final = {
     "swing": "Swing",
     "synchronous": "synchronous training",
     "terngrad": "TernGrad",
+    "uniform": "a uniform distribution",
+    "zipf": "a Zipf distribution",
 }
 """Names in the literature; any other name is a suite's, with spaces."""
 SETTINGS: Final = {

@@ -46,7 +46,7 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
     for record in sorted(records, key=lambda record: record.message_bytes or 0):
         if record.kind == kind:
             given = record.settings
-            own = [f"{key}={label(given[key])}" for key in ("backend", "threads") if key in given]
+            own = [f"{key}={label(given[key])}" for key in ("backend", "threads", "counts") if key in given]
             what = " and ".join(filter(None, (record.collective or kind, record.concurrent)))
             dtype, network, conditions = record.dtype or "", record.network or "", (*record.words.values(), *own)
             group = Group(what, int(record.ranks), dtype, network, conditions)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
@@ -102,7 +103,8 @@ def _of_steps(group: Sequence[Record], where: str, model: str) -> Verdict:
 
 def _of_operation(rows: Sequence[Record], where: str) -> Verdict:
     """Return the shortest time of the longest vectors on the most ranks, of the first operation."""
-    first = [row for row in rows if (row.collective, row.pattern) == (rows[0].collective, rows[0].pattern)]
+    operation = attrgetter("collective", "pattern", "counts")
+    first = [row for row in rows if operation(row) == operation(rows[0])]
     largest = max(first, key=lambda row: (row.ranks, row.message_bytes or 0))
     alike = [row for row in first if (row.ranks, row.message_bytes) == (largest.ranks, largest.message_bytes)]
     simulated = [row for row in alike if not row.library_decides]  # a library's time is that of another scheme

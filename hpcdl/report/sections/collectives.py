@@ -52,9 +52,9 @@ from hpcdl.trace.quantity import Quantity
 NOTE: Final = (
     "Times are those of the slowest rank, as quantiles over repetitions. Up to 64 KiB a repetition is a loop of "
     "about 2 ms, and its time is divided by the number of its operations (not for broadcast and reduce). algbw = "
-    "size / p50; busbw as nccl-tests defines it. Best / p50, native / p50: below 1 the scheme is slower than the "
-    "fastest scheme, or than the MPI library. Tied: by a test of the launches the scheme may be as fast as the "
-    "fastest one; one launch decides nothing."
+    "size / p50; busbw as nccl-tests defines it, of an alltoallv the bytes of the busiest rank / p50. Best / p50, "
+    "native / p50: below 1 the scheme is slower than the fastest scheme, or than the MPI library. Tied: by a test "
+    "of the launches the scheme may be as fast as the fastest one; one launch decides nothing."
 )
 AT_ONCE_NOTE: Final = (
     "Two collectives at once: p50 is the time until both have ended. First, second (in report.html): p50 (p99) of "
@@ -146,6 +146,8 @@ def _columns(rows: Sequence[Record], place: Callable[[Record], str]) -> list[Col
 
     return [
         value(Record.message_bytes),
+        value(Record.busiest_bytes),
+        value(Record.imbalance),
         Column("algorithm", lambda record: " = ".join(filter(None, (scheme_name(record), record.chosen)))),
         value(Record.time_p50_seconds, "simulated" if simulated else "", importance="answer"),
         *([] if simulated else measured),
