@@ -55,9 +55,11 @@ def select(
     None selects all ranks, or all events, also those outside steps. Raises ValueError if there are no such ranks
     or steps, and TraceError for a damaged file.
     """
-    name = str(run.described[case_index].get("case", ""))
+    fields = run.described[case_index]
+    name = str(fields.get("case", ""))
     events = run.events_of(case_index)
-    pairs = matched(events)  # before a selection, which could take one end of a message
+    # before a selection, which could take one end of a message
+    pairs = matched(events, float(fields.get("clock_error_seconds") or 0.0))
     rows = run.rows_of("steps", case_index)
     recorders = run.rows_of("ranks", case_index)
     if ranks is not None:
@@ -206,8 +208,9 @@ def write_goal(path: Path, selection: Selection) -> int:
     """Write the schedule of a selection; return its number of messages.
 
     The main program of a rank is on stream 0 (``cpu``), and tasks that it starts on others, so that they overlap.
-    Sends and receives whose other end is not in the selection are left out. Raises ValueError for collectives of
-    the library, whose messages are unknown, and for more than :data:`MAX_STREAMS` streams; OSError.
+    Sends and receives whose other end is not in the selection are computing of their length. Raises ValueError
+    for collectives of the library, whose messages are unknown, and for more than :data:`MAX_STREAMS` streams;
+    OSError.
     """
     events = selection.events
     native = events[events["label"].astype(str).str.startswith(NATIVE)]
@@ -270,15 +273,16 @@ class Operation(NamedTuple):
 
 
 def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
-    """Yield the operations of a rank in the order of their begins, without messages whose other end is missing.
+    """Yield the operations of a rank in the order of their begins.
 
+    A message whose other end is missing is a time without an event, so that what follows does not begin early.
     A trace tells when operations ran and not what they waited for. So an event requires those before it of its
     task. If it began later than they ended, it also requires the event that ended last before it, and tasks that
     have ended.
     """
     events, tags = selection.events, selection.messages
     ordered = events[events["rank"] == rank].sort_values(["begin", "end"], kind="stable")
-    streams, dependencies = _streams(ordered), _Dependencies(Counter(ordered["task"]))
+    streams, dependencies = _streams(ordered, tags), _Dependencies(Counter(ordered["task"]))
     number = 0
     written: dict[int, int] = {}  # row: its number
     columns = (ordered[name].tolist() for name in ("task", "label", "begin", "end", "peer", "bytes"))
@@ -287,21 +291,37 @@ def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
         numbers = sorted({written[other] for other in required if other in written})
         if gap := dependencies.gap(begin):
             number += 1
-            yield Operation(number, "", begin - gap, gap, -1, 0, -1, numbers, streams[task])
+            yield Operation(number, "", begin - gap, gap, -1, 0, -1, numbers, streams[row])
             numbers = [number]
-        if label not in {"send", "recv"} or row in tags:
-            number += 1
-            written[row] = number
-            tag = tags.get(row, -1)
-            yield Operation(number, label, begin, end - begin, peer, size, tag, numbers, streams[task])
+        number += 1
+        written[row] = number
+        what = (label, begin, end - begin, peer, size, tags.get(row, -1))
+        if label in _KINDS and row not in tags:
+            what = ("", begin, end - begin, -1, 0, -1)
+        yield Operation(number, *what, numbers, streams[row])
 
 
-def _streams(events: pd.DataFrame) -> dict[int, int]:
-    """Return the stream of each task of a rank: 0 for the main program, different ones for tasks that overlap."""
-    spans = events[events["task"] != 0].groupby("task").agg(begin=("begin", "min"), end=("end", "max"))
+def _streams(events: pd.DataFrame, messages: Collection[int]) -> dict[int, int]:
+    """Return the stream of each event of a rank: 0 for the main program, different ones for tasks that overlap.
+
+    If there are too few, streams are for computing of tasks that overlaps: all sends share one, all receives
+    another, because a message that waits occupies none.
+    """
+    streams = dict.fromkeys(events.index.tolist(), 0)
+    started = events[events["task"] != 0]
+    spans = started.groupby("task").agg(begin=("begin", "min"), end=("end", "max"))
     spans = spans.sort_values("begin", kind="stable")
-    numbers = lanes(spans["begin"].tolist(), spans["end"].tolist())
-    return {0: 0, **{task: 1 + lane for task, lane in zip(spans.index.tolist(), numbers, strict=True)}}
+    of_task = dict(zip(spans.index, lanes(spans["begin"].tolist(), spans["end"].tolist()), strict=True))
+    if 1 + max(of_task.values(), default=0) < MAX_STREAMS:
+        return streams | {row: 1 + of_task[task] for row, task in started["task"].items()}
+    is_message = started.index.isin([*messages])
+    computing, waiting = started[~is_message], started[is_message]
+    numbers = lanes(computing["begin"].tolist(), computing["end"].tolist())
+    return (
+        streams
+        | {row: 1 + (label == "recv") for row, label in waiting["label"].items()}
+        | {row: 3 + lane for row, lane in zip(computing.index, numbers, strict=True)}
+    )
 
 
 class _Dependencies:
@@ -370,6 +390,8 @@ COMPUTING, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 """Types of nodes, of the schema's enumeration."""
 LAYERS: Final = "hpcdl layers"
 """Attribute of the metadata: the table of the layers whose training the trace is."""
+NANOSECONDS: Final = "hpcdl duration_ns"
+"""Attribute of a node: its duration, which the schema has in whole us."""
 COLLECTIVES: Final = {
     "allreduce": 0,
     "nonblocking allreduce": 0,
@@ -427,8 +449,9 @@ def write_chakra(folder: Path, selection: Selection, layers: str = "") -> int:
 
     Messages follow each other, each after its length as a varint: one GlobalMetadata, then a Node per event. The
     metadata have ``layers``, a table, for those who want the network and not its messages. Sends and receives
-    whose other end is not in the selection are left out. A time without an event is a node of computing. Raises
-    ValueError for a collective that Chakra does not know, ImportError and OSError.
+    whose other end is not in the selection, and times without an event, are nodes of computing. Durations are in
+    whole us, rounded so that their sum over the nodes of one type is that of a rank, rounded up; an attribute has
+    the ns. Raises ValueError for a collective that Chakra does not know, ImportError and OSError.
     """
     from google.protobuf import proto
 
@@ -439,10 +462,15 @@ def write_chakra(folder: Path, selection: Selection, layers: str = "") -> int:
         metadata.attr.add(name="case", string_val=selection.name)
         metadata.attr.add(name="rank", int64_val=rank)
         metadata.attr.add(name=LAYERS, string_val=layers)
+        spent = Counter[int]()
         with atomic_write(folder / f"hpcdl.{number}.et") as temporary, temporary.open("wb") as file:
             proto.serialize_length_prefixed(metadata, file)
             for operation in schedule(selection, rank):
-                proto.serialize_length_prefixed(_node(types["Node"], operation, number, ranks), file)
+                node = _node(types["Node"], operation, number, ranks)
+                before = spent[node.type]
+                spent[node.type] += operation.length
+                node.duration_micros = -(-spent[node.type] // 1000) - -(-before // 1000)
+                proto.serialize_length_prefixed(node, file)
     return len(selection.messages) // 2
 
 
@@ -451,13 +479,14 @@ def _node(make: Any, operation: Operation, rank: int, ranks: list[int]) -> Any:
 
     Ranks are numbered as their files are.
     """
-    label, begin, end = operation.label, operation.begin // 1000, (operation.begin + operation.length) // 1000
+    label = operation.label
     collective = COLLECTIVES.get(label.removeprefix(NATIVE)) if label.startswith(NATIVE) else -1
     if collective is None:
         raise ValueError(f"Chakra has no collective like {label!r}")
     kind = COLLECTIVE if collective >= 0 else {"send": SEND, "recv": RECEIVE}.get(label, COMPUTING)
     node = make(id=operation.number, name=label or "untraced", type=kind, data_deps=operation.requires)
-    node.start_time_micros, node.duration_micros = begin, end - begin
+    node.start_time_micros = operation.begin // 1000
+    node.attr.add(name=NANOSECONDS, int64_val=operation.length)
     node.attr.add(name="is_cpu_op", bool_val=kind == COMPUTING)
     if kind != COMPUTING:
         node.attr.add(name="comm_size", int64_val=operation.bytes)
@@ -483,7 +512,9 @@ def read_chakra(path: Path) -> tuple[str, list[Node]]:
             while (node := proto.parse_length_prefixed(types["Node"], file)) is not None:
                 size = sum(attribute.int64_val for attribute in node.attr if attribute.name == "comm_size")
                 after = [names[number] for number in (*node.data_deps, *node.ctrl_deps) if number in names]
-                nodes.append(Node(node.name, node.duration_micros * 1e-6, size, after or before))
+                exact = [attribute.int64_val for attribute in node.attr if attribute.name == NANOSECONDS]
+                spent = exact[0] if exact else 1000 * node.duration_micros
+                nodes.append(Node(node.name, spent * 1e-9, size, after or before))
                 names[node.id], before = node.name, [node.name]
         except (message.DecodeError, ValueError) as error:
             raise ValueError(f"no Chakra trace: {error}") from None
