@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import re
@@ -215,7 +216,7 @@ def write_goal(path: Path, selection: Selection) -> int:
     events = selection.events
     native = events[events["label"].astype(str).str.startswith(NATIVE)]
     if len(native):
-        label, steps = native["label"].iloc[0], _longest_range(_without(selection.steps, native))
+        label, steps = native["label"].iloc[0], _range_without(selection.steps, native)
         raise ValueError(
             f"{selection.name} calls {label!r}, whose messages the MPI library does not show"
             + (f"; leave its steps out: --steps {steps}" if steps else ", in every step")
@@ -237,19 +238,16 @@ def write_goal(path: Path, selection: Selection) -> int:
     return len(selection.messages) // 2
 
 
-def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
-    """Return the numbers of the steps in which no rank has one of the events, ascending."""
+def _range_without(steps: pd.DataFrame, events: pd.DataFrame) -> str:
+    """Return the longest range of steps in which, and between which, no rank has one of the events; or nothing."""
     import pandas as pd
 
     begins = events[["rank", "begin"]].sort_values("begin")
-    last = pd.merge_asof(begins, steps.sort_values("begin"), on="begin", by="rank")  # step that began before
-    return sorted({*steps["step"].tolist()} - {*last.loc[last["begin"] < last["end"], "step"].tolist()})
-
-
-def _longest_range(numbers: list[int]) -> str:
-    groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ranges = [[number for _, number in group] for _, group in groups]
-    longest = max(ranges, key=len, default=[])
+    last = pd.merge_asof(begins, steps.sort_values("begin"), on="begin", by="rank").dropna()  # that began before
+    breaks = {*(2 * last["step"] + (last["begin"] >= last["end"])).astype(int)}  # odd: after the step
+    before, free = sorted(breaks), (step for step in sorted({*steps["step"]}) if 2 * step not in breaks)
+    groups = itertools.groupby(free, lambda step: bisect.bisect(before, 2 * step))
+    longest = max(([*group] for _, group in groups), key=len, default=[])
     return f"{longest[0]}-{longest[-1]}" if longest else ""
 
 

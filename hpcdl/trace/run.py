@@ -320,7 +320,8 @@ def matched(events: pd.DataFrame, clock_error_seconds: float = 0.0) -> pd.DataFr
 def _in_turn(ends: pd.DataFrame, channel: list[str], tolerance: int | None = None) -> pd.DataFrame:
     """Return the pairs of the sends and receives that agree in the columns ``channel``, in their order.
 
-    With a ``tolerance`` (ns) the order has a gap where one side lacks ends, and impossible pairs are left out.
+    With a ``tolerance`` (ns) the order has a gap where one side lacks ends, and impossible pairs are left out,
+    unless all between two ranks are: then their clocks differ.
     """
     ends = ends.assign(turn=ends.groupby([*channel, "sent"]).cumcount(), until=ends["end"])
     if tolerance is not None:
@@ -332,23 +333,27 @@ def _in_turn(ends: pd.DataFrame, channel: list[str], tolerance: int | None = Non
     columns = [*channel, "turn", "row", "begin", "until"]
     sends, receives = (ends.loc[side, columns] for side in (ends["sent"], ~ends["sent"]))
     pairs = sends.merge(receives, on=[*channel, "turn"], suffixes=("_send", "_recv"))
-    return pairs if tolerance is None else pairs[pairs["until_recv"] + tolerance >= pairs["begin_send"]]
+    if tolerance is None:
+        return pairs
+    possible = pairs["until_recv"] + tolerance >= pairs["begin_send"]
+    return pairs[possible | ~possible.groupby([pairs[name] for name in LINK]).transform("any")]
 
 
 def _before_gap(sends: pd.DataFrame, receives: pd.DataFrame, tolerance: int) -> int:
     """Return the number of pairs of a channel before the ends, one after another, that have no partner."""
     count = min(len(sends), len(receives))
 
-    def costs(part: slice) -> Rows:
+    def differences(part: slice) -> Rows:
         columns = sends["begin"], sends["end"], receives["end"]
         begins, ends, arrivals = (column.to_numpy(np.float64)[part] for column in columns)
-        impossible: Rows = np.where(arrivals + tolerance < begins, IMPOSSIBLE, 0)
-        return impossible + np.abs(arrivals - ends)
+        costs: Rows = np.abs(arrivals - ends) + IMPOSSIBLE * (arrivals + tolerance < begins)
+        return costs
 
     if not count:
         return 0
-    from_first, from_last = costs(slice(count)).cumsum(), costs(slice(-count, None))[::-1].cumsum()[::-1]
-    return int(np.argmin(np.append(0, from_first) + np.append(from_last, 0)))
+    before = np.append(0, differences(slice(count)).cumsum())
+    after = np.append(differences(slice(-count, None))[::-1].cumsum()[::-1], 0)
+    return int(np.argmin(before + after))
 
 
 def _common_tasks(ends: pd.DataFrame) -> pd.Series[int]:
