@@ -273,53 +273,65 @@ class Operation(NamedTuple):
 def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
     """Yield the operations of a rank in the order of their begins.
 
-    A message whose other end is missing is a time without an event, so that what follows does not begin early.
     A trace tells when operations ran and not what they waited for. So an event requires those before it of its
     task. If it began later than they ended, it also requires the event that ended last before it, and tasks that
-    have ended.
+    have ended. A message whose other end is missing is a time without an event: later ones do not begin early.
     """
-    events, tags = selection.events, selection.messages
+    events = selection.events
     ordered = events[events["rank"] == rank].sort_values(["begin", "end"], kind="stable")
-    streams, dependencies = _streams(ordered, tags), _Dependencies(Counter(ordered["task"]))
+    operations = [*_operations(ordered, selection.messages)]
+    crowded = max((each.stream for each in operations), default=0) >= MAX_STREAMS
+    yield from _sharing_streams(operations) if crowded else operations
+
+
+def _operations(ordered: pd.DataFrame, tags: dict[int, int]) -> Iterator[Operation]:
+    """Yield the operations of a rank's events, by ascending begin, with a stream for each task that overlaps."""
+    streams, dependencies = _streams(ordered), _Dependencies(Counter(ordered["task"]))
     number = 0
     written: dict[int, int] = {}  # row: its number
+    idle: dict[tuple[int, ...], tuple[int, list[int]]] = {}
     columns = (ordered[name].tolist() for name in ("task", "label", "begin", "end", "peer", "bytes"))
     for row, task, label, begin, end, peer, size in zip(ordered.index, *columns, strict=True):
         required = dependencies.of(row, task, begin, end)
         numbers = sorted({written[other] for other in required if other in written})
         if gap := dependencies.gap(begin):
-            number += 1
-            yield Operation(number, "", begin - gap, gap, -1, 0, -1, numbers, streams[row])
-            numbers = [number]
+            # times that require the same operations follow each other: tasks that share streams could not overlap
+            base = (begin - gap, *numbers)
+            before, numbers = idle.get(base, (begin - gap, numbers))
+            if before < begin:
+                number += 1
+                yield Operation(number, "", before, begin - before, -1, 0, -1, numbers, streams[task])
+                numbers = [number]
+            idle[base] = begin, numbers
         number += 1
         written[row] = number
         what = (label, begin, end - begin, peer, size, tags.get(row, -1))
         if label in _KINDS and row not in tags:
             what = ("", begin, end - begin, -1, 0, -1)
-        yield Operation(number, *what, numbers, streams[row])
+        yield Operation(number, *what, numbers, streams[task])
 
 
-def _streams(events: pd.DataFrame, messages: Collection[int]) -> dict[int, int]:
-    """Return the stream of each event of a rank: 0 for the main program, different ones for tasks that overlap.
-
-    If there are too few, streams are for computing of tasks that overlaps: all sends share one, all receives
-    another, because a message that waits occupies none.
-    """
-    streams = dict.fromkeys(events.index.tolist(), 0)
-    started = events[events["task"] != 0]
-    spans = started.groupby("task").agg(begin=("begin", "min"), end=("end", "max"))
+def _streams(events: pd.DataFrame) -> dict[int, int]:
+    """Return the stream of each task of a rank: 0 for the main program, different ones for tasks that overlap."""
+    spans = events[events["task"] != 0].groupby("task").agg(begin=("begin", "min"), end=("end", "max"))
     spans = spans.sort_values("begin", kind="stable")
-    of_task = dict(zip(spans.index, lanes(spans["begin"].tolist(), spans["end"].tolist()), strict=True))
-    if 1 + max(of_task.values(), default=0) < MAX_STREAMS:
-        return streams | {row: 1 + of_task[task] for row, task in started["task"].items()}
-    is_message = started.index.isin([*messages])
-    computing, waiting = started[~is_message], started[is_message]
-    numbers = lanes(computing["begin"].tolist(), computing["end"].tolist())
-    return (
-        streams
-        | {row: 1 + (label == "recv") for row, label in waiting["label"].items()}
-        | {row: 3 + lane for row, lane in zip(computing.index, numbers, strict=True)}
-    )
+    numbers = lanes(spans["begin"].tolist(), spans["end"].tolist())
+    return {0: 0, **{task: 1 + lane for task, lane in zip(spans.index.tolist(), numbers, strict=True)}}
+
+
+def _sharing_streams(operations: Sequence[Operation]) -> Iterator[Operation]:
+    """Yield the operations of a rank whose tasks share streams: 1 for sends, 2 for receives, others for computing.
+
+    A message that waits occupies no stream.
+    """
+    computing = [each for each in operations if each.stream and each.tag < 0]
+    computing.sort(key=lambda each: each.begin)
+    ends = [each.begin + each.length for each in computing]
+    numbers = lanes([each.begin for each in computing], ends)
+    streams = {each.number: 3 + lane for each, lane in zip(computing, numbers, strict=True)}
+    for each in operations:
+        stream = streams.get(each.number, 1 + (each.label == "recv"))
+        yield each._replace(stream=stream if each.stream else 0)
 
 
 class _Dependencies:
