@@ -203,6 +203,8 @@ def _add(packet: Any, edge: _Edge, names: dict[str, int]) -> None:
 
 MAX_STREAMS: Final = 256
 """Streams of a rank in a GOAL file, which numbers them with a byte."""
+LAST_STREAM: Final = MAX_STREAMS - 2
+"""Largest number of a stream: simulators count streams with a byte, too."""
 
 
 def write_goal(path: Path, selection: Selection) -> int:
@@ -227,7 +229,7 @@ def write_goal(path: Path, selection: Selection) -> int:
         for rank, block in numbers.items():
             file.write(f"\nrank {block} {{\n")
             for each in schedule(selection, rank):
-                if each.stream >= MAX_STREAMS:
+                if each.stream > LAST_STREAM:
                     raise ValueError(f"{selection.name}: rank {rank} has more than {MAX_STREAMS} tasks at once")
                 text = f"calc {each.length}"
                 if direction := {"send": "to", "recv": "from"}.get(each.label):
@@ -280,7 +282,7 @@ def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
     events = selection.events
     ordered = events[events["rank"] == rank].sort_values(["begin", "end"], kind="stable")
     operations = [*_operations(ordered, selection.messages)]
-    crowded = max((each.stream for each in operations), default=0) >= MAX_STREAMS
+    crowded = any(each.stream > LAST_STREAM for each in operations)
     yield from _sharing_streams(operations) if crowded else operations
 
 

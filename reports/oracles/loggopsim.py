@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import hpcdl
 from hpcdl.fabric.network import NETWORKS
-from hpcdl.trace.export import Selection, select, write_goal
+from hpcdl.trace.export import LAST_STREAM, Selection, select, write_goal
 
 NETWORK = "ethernet-10g"
 LINK = NETWORKS[NETWORK].link
@@ -112,12 +112,8 @@ def built(checkout: Path, inside: str, to: Path, patch: tuple[tuple[str, str], .
 
 
 def split(text: str) -> str:
-    """Give sends the odd streams, and all else the even ones."""
-
-    def stream(found: re.Match[str]) -> str:
-        return f"{found[1]} cpu {2 * int(found[3] or 0) + (found[2] == 'send')}"
-
-    return re.sub(r"(?m)^(l\d+: (send|recv|calc).*?)(?: cpu (\d+))?$", stream, text)
+    """Give sends, which occupy no stream, one of their own: the last."""
+    return re.sub(r"(?m)^(l\d+: send .*?)(?: cpu \d+)?$", rf"\1 cpu {LAST_STREAM}", text)
 
 
 def ordered(text: str, ends: dict[tuple[str, int], int]) -> str:
