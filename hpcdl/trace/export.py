@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
+import math
 import re
 import zlib
 from collections import Counter, defaultdict
@@ -59,8 +60,9 @@ def select(
     fields = run.described[case_index]
     name = str(fields.get("case", ""))
     events = run.events_of(case_index)
+    clock_error = fields.get("clock_error_seconds")
     # before a selection, which could take one end of a message
-    pairs = matched(events, float(fields.get("clock_error_seconds") or 0.0))
+    pairs = matched(events, math.inf if clock_error is None else float(clock_error))
     rows = run.rows_of("steps", case_index)
     recorders = run.rows_of("ranks", case_index)
     if ranks is not None:

@@ -312,34 +312,30 @@ def matched(events: pd.DataFrame, clock_error_seconds: float = 0.0) -> pd.DataFr
     ends = ends.assign(row=ends.index, sent=sent, source=source, dest=dest)
     pairs = _in_turn(ends, [*LINK, "bytes", "end"])
     if len(pairs) <= BY_CHANCE * min(sent.sum(), (~sent).sum()):
-        tolerance = round(2e9 * clock_error_seconds)
-        pairs = _in_turn(ends.assign(task=_common_tasks(ends)), CHANNEL, tolerance)
+        pairs = _in_turn(ends.assign(task=_common_tasks(ends)), CHANNEL, 2e9 * clock_error_seconds)
     return pairs.rename(columns={"row_send": "send", "row_recv": "recv"})[["send", "recv"]]
 
 
-def _in_turn(ends: pd.DataFrame, channel: list[str], tolerance: int | None = None) -> pd.DataFrame:
+def _in_turn(ends: pd.DataFrame, channel: list[str], tolerance: float | None = None) -> pd.DataFrame:
     """Return the pairs of the sends and receives that agree in the columns ``channel``, in their order.
 
-    With a ``tolerance`` (ns) the order has a gap where one side lacks ends, and impossible pairs are left out,
-    unless all between two ranks are: then their clocks differ.
+    With a ``tolerance`` (ns) the order has a gap where one side lacks ends, and impossible pairs are left out.
     """
-    ends = ends.assign(turn=ends.groupby([*channel, "sent"]).cumcount(), until=ends["end"])
+    ends = ends.assign(channel=ends.groupby(channel, sort=False).ngroup())
+    ends["turn"] = ends.groupby(["channel", "sent"], sort=False).cumcount()
     if tolerance is not None:
-        balance = ends.groupby(channel)["sent"].transform("mean")
-        for _, group in ends[balance % 1 != 0.5].groupby(channel):
+        share = ends.groupby("channel")["sent"].transform("mean")
+        for _, group in ends[~share.isin([0, 0.5, 1])].groupby("channel"):
             sends, receives = group[group["sent"]], group[~group["sent"]]
             later = min(sends, receives, key=len).index[_before_gap(sends, receives, tolerance) :]
             ends.loc[later, "turn"] += abs(len(sends) - len(receives))
-    columns = [*channel, "turn", "row", "begin", "until"]
+    columns = ["channel", "turn", "row", "begin", "end"]
     sends, receives = (ends.loc[side, columns] for side in (ends["sent"], ~ends["sent"]))
-    pairs = sends.merge(receives, on=[*channel, "turn"], suffixes=("_send", "_recv"))
-    if tolerance is None:
-        return pairs
-    possible = pairs["until_recv"] + tolerance >= pairs["begin_send"]
-    return pairs[possible | ~possible.groupby([pairs[name] for name in LINK]).transform("any")]
+    pairs = sends.merge(receives, on=["channel", "turn"], suffixes=("_send", "_recv"))
+    return pairs if tolerance is None else pairs[pairs["end_recv"] + tolerance >= pairs["begin_send"]]
 
 
-def _before_gap(sends: pd.DataFrame, receives: pd.DataFrame, tolerance: int) -> int:
+def _before_gap(sends: pd.DataFrame, receives: pd.DataFrame, tolerance: float) -> int:
     """Return the number of pairs of a channel before the ends, one after another, that have no partner."""
     count = min(len(sends), len(receives))
 
@@ -349,8 +345,6 @@ def _before_gap(sends: pd.DataFrame, receives: pd.DataFrame, tolerance: int) -> 
         costs: Rows = np.abs(arrivals - ends) + IMPOSSIBLE * (arrivals + tolerance < begins)
         return costs
 
-    if not count:
-        return 0
     before = np.append(0, differences(slice(count)).cumsum())
     after = np.append(differences(slice(-count, None))[::-1].cumsum()[::-1], 0)
     return int(np.argmin(before + after))
@@ -359,11 +353,11 @@ def _before_gap(sends: pd.DataFrame, receives: pd.DataFrame, tolerance: int) -> 
 def _common_tasks(ends: pd.DataFrame) -> pd.Series[int]:
     """Return the tasks' numbers; -1 between ranks whose numbers differ, as those of servers and workers do."""
 
-    def pairs(task: pd.Series[int]) -> pd.Series[int]:
-        counts = ends.assign(task=task).pivot_table(
-            index=CHANNEL, columns="sent", values="row", aggfunc="size", fill_value=0
-        )
-        return ends.join(counts.min(axis=1).groupby(LINK).sum().rename("pairs"), on=LINK)["pairs"]
+    def pairs(channel: list[str]) -> pd.Series[int]:
+        """Return the number of messages on the link of each end if only ends of equal ``channel`` match."""
+        sent = ends.groupby(channel, sort=False)["sent"].agg(["sum", "count"])
+        of_channel = np.minimum(sent["sum"], sent["count"] - sent["sum"])
+        return ends[LINK].join(of_channel.groupby(LINK).sum().rename("pairs"), on=LINK)["pairs"]
 
-    none = ends["task"] * 0 - 1
-    return ends["task"].where(pairs(ends["task"]) >= AGREEING * pairs(none), none)
+    agree = pairs(CHANNEL) >= AGREEING * pairs(CHANNEL[:-1])
+    return ends["task"].where(agree, -1)

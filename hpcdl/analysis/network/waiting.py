@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -129,7 +130,10 @@ def of_events(events: pd.DataFrame, steps: Rows, record: Record) -> Waiting | No
         until = np.partition(events["begin"].to_numpy(), MAX_EVENTS)[MAX_EVENTS]
         events, steps = events[events["begin"] < until], steps[steps["end"] <= until]
     steps = _with_events(steps, events)
-    return _mean(_times(events, steps, record.clock_error_seconds or 0.0), record) if len(steps) else None
+    if not len(steps):
+        return None
+    clock_error = inf if record.clock_error_seconds is None else float(record.clock_error_seconds)
+    return _mean(_times(events, steps, clock_error), record)
 
 
 def _mean(times: Times, record: Record) -> Waiting | None:
