@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import heapq
 import itertools
-import math
 import re
 import zlib
 from collections import Counter, defaultdict
@@ -60,9 +59,8 @@ def select(
     fields = run.described[case_index]
     name = str(fields.get("case", ""))
     events = run.events_of(case_index)
-    clock_error = fields.get("clock_error_seconds")
     # before a selection, which could take one end of a message
-    pairs = matched(events, math.inf if clock_error is None else float(clock_error))
+    pairs = matched(events, fields.get("clock_error_seconds"))
     rows = run.rows_of("steps", case_index)
     recorders = run.rows_of("ranks", case_index)
     if ranks is not None:
@@ -213,9 +211,8 @@ def write_goal(path: Path, selection: Selection) -> int:
     """Write the schedule of a selection; return its number of messages.
 
     The main program of a rank is on stream 0 (``cpu``), and tasks that it starts on others, so that they overlap.
-    Sends and receives whose other end is not in the selection are computing of their length. Raises ValueError
-    for collectives of the library, whose messages are unknown, and for more than :data:`MAX_STREAMS` streams;
-    OSError.
+    Sends and receives whose other end is not in the selection are computing. Raises ValueError for collectives of
+    the library, whose messages are unknown, and for more than :data:`MAX_STREAMS` streams; OSError.
     """
     events = selection.events
     native = events[events["label"].astype(str).str.startswith(NATIVE)]
@@ -284,8 +281,7 @@ def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
     events = selection.events
     ordered = events[events["rank"] == rank].sort_values(["begin", "end"], kind="stable")
     operations = [*_operations(ordered, selection.messages)]
-    crowded = any(each.stream > LAST_STREAM for each in operations)
-    yield from _sharing_streams(operations) if crowded else operations
+    yield from operations if max(each.stream for each in operations) <= LAST_STREAM else _shared(operations)
 
 
 def _operations(ordered: pd.DataFrame, tags: dict[int, int]) -> Iterator[Operation]:
@@ -309,10 +305,10 @@ def _operations(ordered: pd.DataFrame, tags: dict[int, int]) -> Iterator[Operati
             idle[base] = begin, numbers
         number += 1
         written[row] = number
-        what = (label, begin, end - begin, peer, size, tags.get(row, -1))
-        if label in _KINDS and row not in tags:
-            what = ("", begin, end - begin, -1, 0, -1)
-        yield Operation(number, *what, numbers, streams[task])
+        tag = tags.get(row, -1)
+        if label in _KINDS and tag < 0:
+            label, peer, size = "", -1, 0
+        yield Operation(number, label, begin, end - begin, peer, size, tag, numbers, streams[task])
 
 
 def _streams(events: pd.DataFrame) -> dict[int, int]:
@@ -323,15 +319,10 @@ def _streams(events: pd.DataFrame) -> dict[int, int]:
     return {0: 0, **{task: 1 + lane for task, lane in zip(spans.index.tolist(), numbers, strict=True)}}
 
 
-def _sharing_streams(operations: Sequence[Operation]) -> Iterator[Operation]:
-    """Yield the operations of a rank whose tasks share streams: 1 for sends, 2 for receives, others for computing.
-
-    A message that waits occupies no stream.
-    """
-    computing = [each for each in operations if each.stream and each.tag < 0]
-    computing.sort(key=lambda each: each.begin)
-    ends = [each.begin + each.length for each in computing]
-    numbers = lanes([each.begin for each in computing], ends)
+def _shared(operations: Sequence[Operation]) -> Iterator[Operation]:
+    """Yield operations whose tasks share streams: 1 for sends, 2 for receives, which occupy none while they wait."""
+    computing = sorted((each for each in operations if each.stream and each.tag < 0), key=lambda each: each.begin)
+    numbers = lanes([each.begin for each in computing], [each.begin + each.length for each in computing])
     streams = {each.number: 3 + lane for each, lane in zip(computing, numbers, strict=True)}
     for each in operations:
         stream = streams.get(each.number, 1 + (each.label == "recv"))

@@ -298,13 +298,14 @@ IMPOSSIBLE: Final = 1e12
 """Cost (ns) of a pair whose receive ended before its send began."""
 
 
-def matched(events: pd.DataFrame, clock_error_seconds: float = 0.0) -> pd.DataFrame:
+def matched(events: pd.DataFrame, clock_error_seconds: Scalar = 0.0) -> pd.DataFrame:
     """Return the matched messages of one case: columns ``send`` and ``recv``, labels of rows in ``events``.
 
     A send and a receive match that name each other and the same number of bytes. The ends of a simulated message
     have equal times. Measured ones match in their order, by tasks where those of both ranks agree. Where one side
     lacks ends, the gap has the place at which sends and receives differ least in time. A receive that ends before
-    its send begins, by more than twice ``clock_error_seconds``, the greatest error of a clock, does not match.
+    its send begins, by more than twice ``clock_error_seconds``, the greatest error of a clock, does not match;
+    None: the error is unknown.
     """
     ends = events[events["label"].isin(["send", "recv"])].sort_values(["end", "task"], kind="stable")
     sent = ends["label"] == "send"
@@ -312,7 +313,8 @@ def matched(events: pd.DataFrame, clock_error_seconds: float = 0.0) -> pd.DataFr
     ends = ends.assign(row=ends.index, sent=sent, source=source, dest=dest)
     pairs = _in_turn(ends, [*LINK, "bytes", "end"])
     if len(pairs) <= BY_CHANCE * min(sent.sum(), (~sent).sum()):
-        pairs = _in_turn(ends.assign(task=_common_tasks(ends)), CHANNEL, 2e9 * clock_error_seconds)
+        tolerance = math.inf if clock_error_seconds is None else 2e9 * float(clock_error_seconds)
+        pairs = _in_turn(ends.assign(task=_common_tasks(ends)), CHANNEL, tolerance)
     return pairs.rename(columns={"row_send": "send", "row_recv": "recv"})[["send", "recv"]]
 
 
@@ -355,9 +357,9 @@ def _common_tasks(ends: pd.DataFrame) -> pd.Series[int]:
 
     def pairs(channel: list[str]) -> pd.Series[int]:
         """Return the number of messages on the link of each end if only ends of equal ``channel`` match."""
-        sent = ends.groupby(channel, sort=False)["sent"].agg(["sum", "count"])
-        of_channel = np.minimum(sent["sum"], sent["count"] - sent["sum"])
-        return ends[LINK].join(of_channel.groupby(LINK).sum().rename("pairs"), on=LINK)["pairs"]
+        count = ends.groupby(channel, sort=False)["sent"].agg(["sum", "size"])
+        count["pairs"] = np.minimum(count["sum"], count["size"] - count["sum"])
+        return ends[LINK].join(count["pairs"].groupby(LINK).sum(), on=LINK)["pairs"]
 
     agree = pairs(CHANNEL) >= AGREEING * pairs(CHANNEL[:-1])
     return ends["task"].where(agree, -1)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -130,10 +129,7 @@ def of_events(events: pd.DataFrame, steps: Rows, record: Record) -> Waiting | No
         until = np.partition(events["begin"].to_numpy(), MAX_EVENTS)[MAX_EVENTS]
         events, steps = events[events["begin"] < until], steps[steps["end"] <= until]
     steps = _with_events(steps, events)
-    if not len(steps):
-        return None
-    clock_error = inf if record.clock_error_seconds is None else float(record.clock_error_seconds)
-    return _mean(_times(events, steps, clock_error), record)
+    return _mean(_times(events, steps, record.clock_error_seconds), record) if len(steps) else None
 
 
 def _mean(times: Times, record: Record) -> Waiting | None:
@@ -184,7 +180,7 @@ def _repetitions(steps: Rows, warmup: int) -> Times:
     return {name: column[measured] for name, column in {**times, "transfer": length - waiting}.items()}
 
 
-def _times(events: pd.DataFrame, steps: Rows, clock_error: float) -> Times:
+def _times(events: pd.DataFrame, steps: Rows, clock_error: float | None) -> Times:
     """Return rank, step, begin and length of each step, and its waiting, transfer and remaining work (ns)."""
     labels = events["label"].astype(str)
     native = labels.str.startswith(NATIVE).to_numpy()
@@ -221,7 +217,7 @@ def _inside(times: Numbers, begin: Numbers, end: Numbers) -> npt.NDArray[np.bool
     return heights(times, begin, end, np.ones(len(begin))) > 0
 
 
-def _waits_for_messages(events: pd.DataFrame, clock_error: float) -> Waits:
+def _waits_for_messages(events: pd.DataFrame, clock_error: float | None) -> Waits:
     """Return the waits of receivers for their senders, and of senders that are held until the receive begins."""
     pairs = matched(events, clock_error)
     send, recv = (events.loc[pairs[side]] for side in ("send", "recv"))
