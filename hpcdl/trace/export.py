@@ -290,6 +290,8 @@ def _operations(ordered: pd.DataFrame, tags: dict[int, int]) -> Iterator[Operati
     number = 0
     written: dict[int, int] = {}  # row: its number
     idle: dict[tuple[int, ...], tuple[int, list[int]]] = {}
+    cut = ordered["label"].isin([*_KINDS]) & ~ordered.index.isin([*tags])
+    ordered = ordered.assign(label=ordered["label"].astype(str).mask(cut, ""))
     columns = (ordered[name].tolist() for name in ("task", "label", "begin", "end", "peer", "bytes"))
     for row, task, label, begin, end, peer, size in zip(ordered.index, *columns, strict=True):
         required = dependencies.of(row, task, begin, end)
@@ -306,8 +308,6 @@ def _operations(ordered: pd.DataFrame, tags: dict[int, int]) -> Iterator[Operati
         number += 1
         written[row] = number
         tag = tags.get(row, -1)
-        if label in _KINDS and tag < 0:
-            label, peer, size = "", -1, 0
         yield Operation(number, label, begin, end - begin, peer, size, tag, numbers, streams[task])
 
 
@@ -320,7 +320,7 @@ def _streams(events: pd.DataFrame) -> dict[int, int]:
 
 
 def _shared(operations: Sequence[Operation]) -> Iterator[Operation]:
-    """Yield operations whose tasks share streams: 1 for sends, 2 for receives, which occupy none while they wait."""
+    """Yield operations with few streams: 1 for sends, 2 for receives, which occupy none while they wait."""
     computing = sorted((each for each in operations if each.stream and each.tag < 0), key=lambda each: each.begin)
     numbers = lanes([each.begin for each in computing], [each.begin + each.length for each in computing])
     streams = {each.number: 3 + lane for each, lane in zip(computing, numbers, strict=True)}
