@@ -239,9 +239,8 @@ def main(loggopsim: Path, atlahs: Path | None = None) -> None:
     found = f"{unchanged} of {len(rows)} schemes and kinds of steps"
     print(f"LogGOPSim's times are within 3 % of hpcdl's in {found}, and with all terms matched in {explained}.")
     left = sum(math.isinf(value) for cases in rows.values() for values in cases for value in values)
-    print(
-        f"With all terms matched {close} are within 5 %; {left or 'no'} simulated schedules have messages left over."
-    )
+    over = "no schedule leaves" if not left else f"{left} schedules leave"
+    print(f"With all terms matched {close} are within 5 %, and {over} messages over.")
 
 
 if __name__ == "__main__":
