@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import re
@@ -55,9 +56,11 @@ def select(
     None selects all ranks, or all events, also those outside steps. Raises ValueError if there are no such ranks
     or steps, and TraceError for a damaged file.
     """
-    name = str(run.described[case_index].get("case", ""))
+    fields = run.described[case_index]
+    name = str(fields.get("case", ""))
     events = run.events_of(case_index)
-    pairs = matched(events)  # before a selection, which could take one end of a message
+    # before a selection, which could take one end of a message
+    pairs = matched(events, fields.get("clock_error_seconds"))
     rows = run.rows_of("steps", case_index)
     recorders = run.rows_of("ranks", case_index)
     if ranks is not None:
@@ -200,19 +203,21 @@ def _add(packet: Any, edge: _Edge, names: dict[str, int]) -> None:
 
 MAX_STREAMS: Final = 256
 """Streams of a rank in a GOAL file, which numbers them with a byte."""
+LAST_STREAM: Final = MAX_STREAMS - 2
+"""Largest number of a stream: simulators count streams with a byte, too."""
 
 
 def write_goal(path: Path, selection: Selection) -> int:
     """Write the schedule of a selection; return its number of messages.
 
     The main program of a rank is on stream 0 (``cpu``), and tasks that it starts on others, so that they overlap.
-    Sends and receives whose other end is not in the selection are left out. Raises ValueError for collectives of
+    Sends and receives whose other end is not in the selection are computing. Raises ValueError for collectives of
     the library, whose messages are unknown, and for more than :data:`MAX_STREAMS` streams; OSError.
     """
     events = selection.events
     native = events[events["label"].astype(str).str.startswith(NATIVE)]
     if len(native):
-        label, steps = native["label"].iloc[0], _longest_range(_without(selection.steps, native))
+        label, steps = native["label"].iloc[0], _range_without(selection.steps, native)
         raise ValueError(
             f"{selection.name} calls {label!r}, whose messages the MPI library does not show"
             + (f"; leave its steps out: --steps {steps}" if steps else ", in every step")
@@ -223,7 +228,7 @@ def write_goal(path: Path, selection: Selection) -> int:
         for rank, block in numbers.items():
             file.write(f"\nrank {block} {{\n")
             for each in schedule(selection, rank):
-                if each.stream >= MAX_STREAMS:
+                if each.stream > LAST_STREAM:
                     raise ValueError(f"{selection.name}: rank {rank} has more than {MAX_STREAMS} tasks at once")
                 text = f"calc {each.length}"
                 if direction := {"send": "to", "recv": "from"}.get(each.label):
@@ -234,19 +239,16 @@ def write_goal(path: Path, selection: Selection) -> int:
     return len(selection.messages) // 2
 
 
-def _without(steps: pd.DataFrame, events: pd.DataFrame) -> list[int]:
-    """Return the numbers of the steps in which no rank has one of the events, ascending."""
+def _range_without(steps: pd.DataFrame, events: pd.DataFrame) -> str:
+    """Return the longest range of steps in which, and between which, no rank has one of the events; or nothing."""
     import pandas as pd
 
     begins = events[["rank", "begin"]].sort_values("begin")
-    last = pd.merge_asof(begins, steps.sort_values("begin"), on="begin", by="rank")  # step that began before
-    return sorted({*steps["step"].tolist()} - {*last.loc[last["begin"] < last["end"], "step"].tolist()})
-
-
-def _longest_range(numbers: list[int]) -> str:
-    groups = itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ranges = [[number for _, number in group] for _, group in groups]
-    longest = max(ranges, key=len, default=[])
+    last = pd.merge_asof(begins, steps.sort_values("begin"), on="begin", by="rank").dropna()  # that began before
+    breaks = {*(2 * last["step"] + (last["begin"] >= last["end"])).astype(int)}  # odd: after the step
+    before, free = sorted(breaks), (step for step in sorted({*steps["step"]}) if 2 * step not in breaks)
+    groups = itertools.groupby(free, lambda step: bisect.bisect(before, 2 * step))
+    longest = max(([*group] for _, group in groups), key=len, default=[])
     return f"{longest[0]}-{longest[-1]}" if longest else ""
 
 
@@ -270,30 +272,43 @@ class Operation(NamedTuple):
 
 
 def schedule(selection: Selection, rank: int) -> Iterator[Operation]:
-    """Yield the operations of a rank in the order of their begins, without messages whose other end is missing.
+    """Yield the operations of a rank in the order of their begins.
 
     A trace tells when operations ran and not what they waited for. So an event requires those before it of its
     task. If it began later than they ended, it also requires the event that ended last before it, and tasks that
-    have ended.
+    have ended. A message whose other end is missing is a time without an event: later ones do not begin early.
     """
-    events, tags = selection.events, selection.messages
+    events = selection.events
     ordered = events[events["rank"] == rank].sort_values(["begin", "end"], kind="stable")
+    operations = [*_operations(ordered, selection.messages)]
+    yield from operations if max(each.stream for each in operations) <= LAST_STREAM else _shared(operations)
+
+
+def _operations(ordered: pd.DataFrame, tags: dict[int, int]) -> Iterator[Operation]:
+    """Yield the operations of a rank's events, by ascending begin, with a stream for each task that overlaps."""
     streams, dependencies = _streams(ordered), _Dependencies(Counter(ordered["task"]))
     number = 0
     written: dict[int, int] = {}  # row: its number
+    idle: dict[tuple[int, ...], tuple[int, list[int]]] = {}
+    cut = ordered["label"].isin([*_KINDS]) & ~ordered.index.isin([*tags])
+    ordered = ordered.assign(label=ordered["label"].astype(str).mask(cut, ""))
     columns = (ordered[name].tolist() for name in ("task", "label", "begin", "end", "peer", "bytes"))
     for row, task, label, begin, end, peer, size in zip(ordered.index, *columns, strict=True):
         required = dependencies.of(row, task, begin, end)
         numbers = sorted({written[other] for other in required if other in written})
         if gap := dependencies.gap(begin):
-            number += 1
-            yield Operation(number, "", begin - gap, gap, -1, 0, -1, numbers, streams[task])
-            numbers = [number]
-        if label not in {"send", "recv"} or row in tags:
-            number += 1
-            written[row] = number
-            tag = tags.get(row, -1)
-            yield Operation(number, label, begin, end - begin, peer, size, tag, numbers, streams[task])
+            # times that require the same operations follow each other: tasks that share streams could not overlap
+            base = (begin - gap, *numbers)
+            before, numbers = idle.get(base, (begin - gap, numbers))
+            if before < begin:
+                number += 1
+                yield Operation(number, "", before, begin - before, -1, 0, -1, numbers, streams[task])
+                numbers = [number]
+            idle[base] = begin, numbers
+        number += 1
+        written[row] = number
+        tag = tags.get(row, -1)
+        yield Operation(number, label, begin, end - begin, peer, size, tag, numbers, streams[task])
 
 
 def _streams(events: pd.DataFrame) -> dict[int, int]:
@@ -302,6 +317,16 @@ def _streams(events: pd.DataFrame) -> dict[int, int]:
     spans = spans.sort_values("begin", kind="stable")
     numbers = lanes(spans["begin"].tolist(), spans["end"].tolist())
     return {0: 0, **{task: 1 + lane for task, lane in zip(spans.index.tolist(), numbers, strict=True)}}
+
+
+def _shared(operations: Sequence[Operation]) -> Iterator[Operation]:
+    """Yield operations with few streams: 1 for sends, 2 for receives, which occupy none while they wait."""
+    computing = sorted((each for each in operations if each.stream and each.tag < 0), key=lambda each: each.begin)
+    numbers = lanes([each.begin for each in computing], [each.begin + each.length for each in computing])
+    streams = {each.number: 3 + lane for each, lane in zip(computing, numbers, strict=True)}
+    for each in operations:
+        stream = streams.get(each.number, 1 + (each.label == "recv"))
+        yield each._replace(stream=stream if each.stream else 0)
 
 
 class _Dependencies:
@@ -370,6 +395,8 @@ COMPUTING, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 """Types of nodes, of the schema's enumeration."""
 LAYERS: Final = "hpcdl layers"
 """Attribute of the metadata: the table of the layers whose training the trace is."""
+NANOSECONDS: Final = "hpcdl duration_ns"
+"""Attribute of a node: its duration, which the schema has in whole us."""
 COLLECTIVES: Final = {
     "allreduce": 0,
     "nonblocking allreduce": 0,
@@ -428,8 +455,9 @@ def write_chakra(folder: Path, selection: Selection, layers: str = "") -> int:
 
     Messages follow each other, each after its length as a varint: one GlobalMetadata, then a Node per event. The
     metadata have ``layers``, a table, for those who want the network and not its messages. Sends and receives
-    whose other end is not in the selection are left out. A time without an event is a node of computing. Raises
-    ValueError for a collective that Chakra does not know, ImportError and OSError.
+    whose other end is not in the selection, and times without an event, are nodes of computing. Durations are in
+    whole us, rounded so that their sum over the nodes of one type is that of a rank, rounded up; an attribute has
+    the ns. Raises ValueError for a collective that Chakra does not know, ImportError and OSError.
     """
     from google.protobuf import proto
 
@@ -440,10 +468,15 @@ def write_chakra(folder: Path, selection: Selection, layers: str = "") -> int:
         metadata.attr.add(name="case", string_val=selection.name)
         metadata.attr.add(name="rank", int64_val=rank)
         metadata.attr.add(name=LAYERS, string_val=layers)
+        spent = Counter[int]()
         with atomic_write(folder / f"hpcdl.{number}.et") as temporary, temporary.open("wb") as file:
             proto.serialize_length_prefixed(metadata, file)
             for operation in schedule(selection, rank):
-                proto.serialize_length_prefixed(_node(types["Node"], operation, number, ranks), file)
+                node = _node(types["Node"], operation, number, ranks)
+                before = spent[node.type]
+                spent[node.type] += operation.length
+                node.duration_micros = -(-spent[node.type] // 1000) - -(-before // 1000)
+                proto.serialize_length_prefixed(node, file)
     return len(selection.messages) // 2
 
 
@@ -452,13 +485,14 @@ def _node(make: Any, operation: Operation, rank: int, ranks: list[int]) -> Any:
 
     Ranks are numbered as their files are.
     """
-    label, begin, end = operation.label, operation.begin // 1000, (operation.begin + operation.length) // 1000
+    label = operation.label
     collective = COLLECTIVES.get(label.removeprefix(NATIVE)) if label.startswith(NATIVE) else -1
     if collective is None:
         raise ValueError(f"Chakra has no collective like {label!r}")
     kind = COLLECTIVE if collective >= 0 else {"send": SEND, "recv": RECEIVE}.get(label, COMPUTING)
     node = make(id=operation.number, name=label or "untraced", type=kind, data_deps=operation.requires)
-    node.start_time_micros, node.duration_micros = begin, end - begin
+    node.start_time_micros = operation.begin // 1000
+    node.attr.add(name=NANOSECONDS, int64_val=operation.length)
     node.attr.add(name="is_cpu_op", bool_val=kind == COMPUTING)
     if kind != COMPUTING:
         node.attr.add(name="comm_size", int64_val=operation.bytes)
@@ -484,7 +518,9 @@ def read_chakra(path: Path) -> tuple[str, list[Node]]:
             while (node := proto.parse_length_prefixed(types["Node"], file)) is not None:
                 size = sum(attribute.int64_val for attribute in node.attr if attribute.name == "comm_size")
                 after = [names[number] for number in (*node.data_deps, *node.ctrl_deps) if number in names]
-                nodes.append(Node(node.name, node.duration_micros * 1e-6, size, after or before))
+                exact = [attribute.int64_val for attribute in node.attr if attribute.name == NANOSECONDS]
+                spent = exact[0] if exact else 1000 * node.duration_micros
+                nodes.append(Node(node.name, spent * 1e-9, size, after or before))
                 names[node.id], before = node.name, [node.name]
         except (message.DecodeError, ValueError) as error:
             raise ValueError(f"no Chakra trace: {error}") from None

@@ -288,25 +288,78 @@ def frame(table: str, rows: Sequence[Rows], indices: Sequence[int] | None = None
     return pd.DataFrame({"case_index": index, **{name: joined[name] for name in joined.dtype.names or ()}})
 
 
-def matched(events: pd.DataFrame) -> pd.DataFrame:
+LINK: Final = ["source", "dest"]
+CHANNEL: Final = [*LINK, "bytes", "task"]
+AGREEING: Final = 0.75
+"""Share of the messages from one rank to another that numbers of tasks must match to be followed."""
+BY_CHANCE: Final = 0.1
+"""Share of measured messages whose ends have equal times, at most; those of simulated ones all have."""
+IMPOSSIBLE: Final = 1e12
+"""Cost (ns) of a pair whose receive ended before its send began."""
+
+
+def matched(events: pd.DataFrame, clock_error_seconds: Scalar = 0.0) -> pd.DataFrame:
     """Return the matched messages of one case: columns ``send`` and ``recv``, labels of rows in ``events``.
 
-    A send and a receive match that name each other and the same number of bytes, in the order of their ends.
-    If the tasks of both ranks have sent and received alike, only ends of equal task numbers match. Events that
-    were dropped leave their partner unmatched.
+    A send and a receive match that name each other and the same number of bytes. The ends of a simulated message
+    have equal times. Measured ones match in their order, by tasks where those of both ranks agree. Where one side
+    lacks ends, the gap has the place at which sends and receives differ least in time. A receive that ends before
+    its send begins, by more than twice ``clock_error_seconds``, the greatest error of a clock, does not match;
+    None: the error is unknown.
     """
-    ends = events[events["label"].isin(["send", "recv"])].sort_values("end", kind="stable")
+    ends = events[events["label"].isin(["send", "recv"])].sort_values(["end", "task"], kind="stable")
     sent = ends["label"] == "send"
-    ends = ends.assign(
-        row=ends.index,
-        balance=2 * sent - 1,
-        source=ends["rank"].where(sent, ends["peer"]),
-        dest=ends["peer"].where(sent, ends["rank"]),
-    )
-    link, key = ["source", "dest"], ["source", "dest", "bytes", "task"]
-    is_even = ends.groupby(key)["balance"].transform("sum") == 0
-    ends["task"] = ends["task"].where(is_even.groupby([ends[name] for name in link]).transform("all"), -1)
-    ends["turn"] = ends.groupby([*key, "balance"]).cumcount()
-    sends, receives = (ends.loc[side, [*key, "turn", "row"]] for side in (sent, ~sent))
-    pairs = sends.merge(receives, on=[*key, "turn"], suffixes=("_send", "_recv"))
+    source, dest = ends["rank"].where(sent, ends["peer"]), ends["peer"].where(sent, ends["rank"])
+    ends = ends.assign(row=ends.index, sent=sent, source=source, dest=dest)
+    pairs = _in_turn(ends, [*LINK, "bytes", "end"])
+    if len(pairs) <= BY_CHANCE * min(sent.sum(), (~sent).sum()):
+        tolerance = math.inf if clock_error_seconds is None else 2e9 * float(clock_error_seconds)
+        pairs = _in_turn(ends.assign(task=_common_tasks(ends)), CHANNEL, tolerance)
     return pairs.rename(columns={"row_send": "send", "row_recv": "recv"})[["send", "recv"]]
+
+
+def _in_turn(ends: pd.DataFrame, channel: list[str], tolerance: float | None = None) -> pd.DataFrame:
+    """Return the pairs of the sends and receives that agree in the columns ``channel``, in their order.
+
+    With a ``tolerance`` (ns) the order has a gap where one side lacks ends, and impossible pairs are left out.
+    """
+    ends = ends.assign(channel=ends.groupby(channel, sort=False).ngroup())
+    ends["turn"] = ends.groupby(["channel", "sent"], sort=False).cumcount()
+    if tolerance is not None:
+        share = ends.groupby("channel")["sent"].transform("mean")
+        for _, group in ends[~share.isin([0, 0.5, 1])].groupby("channel"):
+            sends, receives = group[group["sent"]], group[~group["sent"]]
+            later = min(sends, receives, key=len).index[_before_gap(sends, receives, tolerance) :]
+            ends.loc[later, "turn"] += abs(len(sends) - len(receives))
+    columns = ["channel", "turn", "row", "begin", "end"]
+    sends, receives = (ends.loc[side, columns] for side in (ends["sent"], ~ends["sent"]))
+    pairs = sends.merge(receives, on=["channel", "turn"], suffixes=("_send", "_recv"))
+    return pairs if tolerance is None else pairs[pairs["end_recv"] + tolerance >= pairs["begin_send"]]
+
+
+def _before_gap(sends: pd.DataFrame, receives: pd.DataFrame, tolerance: float) -> int:
+    """Return the number of pairs of a channel before the ends, one after another, that have no partner."""
+    count = min(len(sends), len(receives))
+
+    def differences(part: slice) -> Rows:
+        columns = sends["begin"], sends["end"], receives["end"]
+        begins, ends, arrivals = (column.to_numpy(np.float64)[part] for column in columns)
+        costs: Rows = np.abs(arrivals - ends) + IMPOSSIBLE * (arrivals + tolerance < begins)
+        return costs
+
+    before = np.append(0, differences(slice(count)).cumsum())
+    after = np.append(differences(slice(-count, None))[::-1].cumsum()[::-1], 0)
+    return int(np.argmin(before + after))
+
+
+def _common_tasks(ends: pd.DataFrame) -> pd.Series[int]:
+    """Return the tasks' numbers; -1 between ranks whose numbers differ, as those of servers and workers do."""
+
+    def pairs(channel: list[str]) -> pd.Series[int]:
+        """Return the number of messages on the link of each end if only ends of equal ``channel`` match."""
+        count = ends.groupby(channel, sort=False)["sent"].agg(["sum", "size"])
+        count["pairs"] = np.minimum(count["sum"], count["size"] - count["sum"])
+        return ends[LINK].join(count["pairs"].groupby(LINK).sum(), on=LINK)["pairs"]
+
+    agree = pairs(CHANNEL) >= AGREEING * pairs(CHANNEL[:-1])
+    return ends["task"].where(agree, -1)

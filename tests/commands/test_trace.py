@@ -1,9 +1,15 @@
 """hpcdl trace: files for other tools, and what is refused."""
 
+import re
+
 import pytest
+from contract.goal import simulated_goal
+from suite.conftest import text_of
 
 from hpcdl.cli import main
 from hpcdl.commands.trace import FORMATS
+from hpcdl.fabric.network import NETWORKS
+from hpcdl.trace.export import LAST_STREAM, select, write_goal
 from hpcdl.trace.schema import read
 
 from .conftest import TRAIN
@@ -83,6 +89,65 @@ def test_steps_and_collectives_of_sizes_are_traced_on_all_ranks_and_take_as_long
             options = ["--case", str(case.fields["case"]), "--format", form, "--steps", "0"]
             assert main(["trace", str(tmp_path / "run"), "-o", str(tmp_path / form), *options]) == 0
             assert f"{sent} messages" in capsys.readouterr().out
+
+
+KINDS = {
+    "googlenet": (
+        "layerwise server, layerwise direct, layerwise ring, layerwise tree, synchronous server, synchronous direct, "
+        "synchronous halving_doubling, zero(2) ring, zero(3) ring, "
+        "pipeline(gpipe) ring, diloco ring"
+    ),
+    "alexnet": "layerwise direct, layerwise server, zero(1) ring, pipeline ring",
+}
+"""Kinds of steps of 4 ranks, by model. AlexNet's largest layers have hundreds of tasks at once."""
+TRAININGS = ("asynchronous", "softsync", "elastic_averaging", "ad_psgd", "update_broadcast", "d_psgd")
+NAMES = {
+    "server": "parameter_server",
+    "zero(1)": {"name": "zero", "stage": 1},
+    "zero(2)": {"name": "zero", "stage": 2},
+    "zero(3)": {"name": "zero", "stage": 3},
+    "pipeline(gpipe)": {"name": "pipeline", "schedule": "gpipe"},
+}
+
+
+def goal_of(tmp_path, case):
+    """Return the GOAL schedule of a simulated case, and the end of its last event (ns)."""
+    (tmp_path / "s.toml").write_text(text_of(case))
+    assert main(["run", str(tmp_path / "s.toml"), "-o", str(tmp_path / "run")]) == 0
+    run = read(tmp_path / "run")
+    steps = None
+    if case["kind"] == "train":  # then it tests its parameters
+        steps = range(run.rows_of("steps", 0).groupby("rank")["step"].max().min() + 1)
+    selection = select(run, 0, steps=steps)
+    assert write_goal(tmp_path / "x.goal", selection) == len(selection.messages) / 2
+    return (tmp_path / "x.goal").read_text(), selection.events["end"].max()
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"), [(model, kind) for model, kinds in KINDS.items() for kind in kinds.split(", ")]
+)
+def test_a_schedule_of_steps_ends_with_no_message_left_over(tmp_path, model, kind):
+    """Each rank's events are those of its last step, so that messages are cut at the borders of steps.
+
+    With ``direct`` many messages wait for one port, and each simulator chooses another one to go first.
+    """
+    training, aggregation = (NAMES.get(name, name) for name in kind.split())
+    keys = {"ranks": 4, "batch_per_rank": 16, "flops": 1e12, "network": "ethernet-10g", "trace": "events"}
+    case = {"kind": "replay", "model": model, "training": training, "aggregation": aggregation, **keys}
+    text, end = goal_of(tmp_path, case)
+    link = NETWORKS["ethernet-10g"].link
+    time = simulated_goal(text, link.alpha, link.beta)
+    assert aggregation == "direct" or time == pytest.approx(end, rel=0.08)
+    assert max(map(int, re.findall(r" cpu (\d+)", text)), default=0) <= LAST_STREAM
+
+
+@pytest.mark.parametrize("training", TRAININGS)
+def test_a_schedule_of_asynchronous_steps_ends_with_no_message_left_over(tmp_path, training):
+    keys = {"batch_per_rank": 32, "epochs": 1, "learning_rate": 0.01, "flops": 1e10, "network": "ethernet-10g"}
+    case = {"kind": "train", "model": "lenet5", "dataset": "digits", "training": training, "ranks": 4, **keys}
+    text, end = goal_of(tmp_path, case)
+    link = NETWORKS["ethernet-10g"].link
+    assert simulated_goal(text, link.alpha, link.beta) == pytest.approx(end, rel=0.05)
 
 
 def test_a_simulated_collective_with_too_many_events_is_refused_before_it_runs(tmp_path, refused):

@@ -1,7 +1,5 @@
 """Matched messages, Perfetto timelines and GOAL schedules of simulated programs, whose times are exact."""
 
-import heapq
-import re
 import zlib
 from collections import defaultdict
 from dataclasses import replace
@@ -10,13 +8,22 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from contract.goal import simulated_goal
 from google.protobuf import proto
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 
 from hpcdl import registry
 from hpcdl.fabric.network import Link, Network
 from hpcdl.fabric.virtual.clocks import simulated
-from hpcdl.trace.export import Selection, message_types, schedule, write_chakra, write_goal, write_perfetto
+from hpcdl.trace.export import (
+    Selection,
+    message_types,
+    read_chakra,
+    schedule,
+    write_chakra,
+    write_goal,
+    write_perfetto,
+)
 from hpcdl.trace.run import matched
 
 ALPHA, BETA, GAMMA = 1e-5, 1e-9, 1e-10
@@ -45,6 +52,12 @@ def simulate(name, ranks, overlapped=False):
     world = simulated(ranks, NETWORK, compute=lambda rank, _: 1e-4 * (1 + rank % 3), events=events)
     world.run(program)
     return selection(events), world.now
+
+
+def events_by_rank(events):
+    """Yield the events of each rank as a recorder has them."""
+    for _, group in events.groupby("rank"):
+        yield [*group[["task", "label", "begin", "end", "peer", "bytes"]].itertuples(index=False, name=None)]
 
 
 def selection(events):
@@ -86,6 +99,64 @@ def test_ends_of_equal_tasks_match_if_both_ranks_have_used_them_alike():
         receives = [(task, "recv", 0, end, 0, 8) for task, end in zip(tasks, (30, 40), strict=True)]
         found = matched(selection([sends, receives]).events)
         assert sorted(zip(found["send"], found["recv"], strict=True)) == pairs
+
+
+def as_measured(events):
+    """Let receives end some ns after their sends, each by another time."""
+    late = (events["label"] == "recv") * (1 + events.index % 997)
+    return events.assign(end=events["end"] + late)
+
+
+def rows_of(pairs):
+    return {*pairs.itertuples(index=False, name=None)}
+
+
+@pytest.mark.parametrize("clock", [lambda events: events, as_measured])
+@pytest.mark.parametrize("name", ["ring", "tree", "halving_doubling", "hierarchical"])
+def test_a_missing_end_leaves_one_message_alone(name, clock):
+    """All messages of a ring are equal: by their order alone those after a missing end would go astray."""
+    events = clock(simulate(name, 4)[0].events)
+    pairs = rows_of(matched(events))
+    for row in events.index[events["label"].isin(["send", "recv"])]:
+        assert rows_of(matched(events.drop(row))) == {pair for pair in pairs if row not in pair}
+
+
+@pytest.mark.parametrize("name", [*SCHEMES, "parameter_server"])
+def test_simulated_messages_of_which_both_sides_miss_ends_keep_their_partners(name):
+    """Events of each rank begin and end at another time, as in a trace of some of the steps."""
+    events = simulate(name, 5, overlapped=True)[0].events
+    pairs = rows_of(matched(events))
+    number = events.groupby("rank").cumcount()
+    count = events.groupby("rank")["rank"].transform("size")
+    kept = events[(number >= events["rank"]) & (number < count - 5 + events["rank"])]
+    both = {pair for pair in pairs if {*pair} <= {*kept.index}}
+    assert both
+    assert both < pairs
+    assert rows_of(matched(kept)) == both
+
+
+def test_a_receive_does_not_take_a_message_that_was_not_sent_yet():
+    """The first send and the last receive are missing; clocks whose error is not known prove nothing."""
+    sends = [(0, "send", begin, begin + 1, 1, 8) for begin in (20, 30, 40)]
+    receives = [(0, "recv", 0, end, 0, 8) for end in (15, 25, 35)]
+    events = selection([sends, receives]).events
+    assert matched(events).empty
+    assert matched(events, 2e-9).empty
+    assert len(matched(events, 3e-9)) == len(matched(events, None)) == 3
+
+
+def test_a_message_with_one_end_takes_its_time_in_a_schedule(tmp_path):
+    """What follows it on the rank begins no earlier, and no message is left over."""
+    events = simulate("ring", 4)[0].events
+    lost = events.index[(events["rank"] == 1) & (events["label"] == "recv")][1]
+    whole, part = (selection([*events_by_rank(each)]) for each in (events, events.drop(lost)))
+    cut = [each for each in schedule(part, 0) if each.label == "" and each.begin in {*whole.events["begin"]}]
+    sent = whole.events.loc[whole.pairs.set_index("recv")["send"][lost]]
+    assert [(each.begin, each.length) for each in cut] == [(sent["begin"], sent["end"] - sent["begin"])]
+    assert write_goal(tmp_path / "x.goal", part) == len(whole.pairs) - 1
+    assert simulated_goal((tmp_path / "x.goal").read_text(), ALPHA, BETA) == pytest.approx(
+        whole.events["end"].max(), rel=0.02
+    )
 
 
 def test_ends_without_a_partner_are_left_out():
@@ -140,47 +211,6 @@ def test_a_timeline_has_every_event_and_an_arrow_for_each_message(tmp_path, name
         assert received == f"receive from {source.removeprefix('rank ')}"
 
 
-def simulated_goal(text):
-    """Return the time in ns of a GOAL schedule in which a message occupies both ports for alpha + bytes x beta."""
-    operations, needs = {}, defaultdict(set)
-    for number, block in enumerate(re.findall(r"rank \d+ \{(.*?)\}", text, re.DOTALL)):
-        for line, what in re.findall(r"^l(\d+): (.*)$", block, re.MULTILINE):
-            operations[number, int(line)] = what.split()
-        for line, other in re.findall(r"^l(\d+) requires l(\d+)$", block, re.MULTILINE):
-            needs[number, int(line)].add((number, int(other)))
-    waiting = {one: set(needs[one]) for one in operations}
-    users = defaultdict(list)
-    for one, required in needs.items():
-        for other in required:
-            users[other].append(one)
-    ready = [(0, one) for one in operations if not waiting[one]]
-    heapq.heapify(ready)
-    halves, ports, end, last = {}, defaultdict(int), {}, 0
-    while ready:
-        now, one = heapq.heappop(ready)
-        what = operations[one]
-        if what[0] == "calc":
-            done = {one: now + int(what[1])}
-        elif what[5] not in halves:
-            halves[what[5]] = one
-            continue
-        else:
-            other = halves.pop(what[5])
-            sender, receiver = (one, other) if what[0] == "send" else (other, one)
-            begin = max(now, ports[sender[0], "out"], ports[receiver[0], "in"])
-            finish = begin + 1e9 * (ALPHA + BETA * int(what[1].removesuffix("b")))
-            ports[sender[0], "out"] = ports[receiver[0], "in"] = finish
-            done = {one: finish, other: finish}
-        for finished, time in done.items():
-            end[finished], last = time, max(last, time)
-            for user in users[finished]:
-                waiting[user].discard(finished)
-                if not waiting[user]:
-                    heapq.heappush(ready, (max(end[need] for need in needs[user]), user))
-    assert len(end) == len(operations), "operations that wait for ever"
-    return last
-
-
 @pytest.mark.parametrize("overlapped", [False, True])
 @pytest.mark.parametrize("ranks", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name != "direct"])
@@ -190,7 +220,7 @@ def test_a_goal_schedule_takes_the_time_of_the_simulation(tmp_path, name, ranks,
     messages = write_goal(tmp_path / "x.goal", chosen)
     text = (tmp_path / "x.goal").read_text()
     assert text.count(": send ") == text.count(": recv ") == messages == (chosen.events["label"] == "send").sum()
-    assert simulated_goal(text) == pytest.approx(seconds * 1e9, rel=0.05)
+    assert simulated_goal(text, ALPHA, BETA) == pytest.approx(seconds * 1e9, rel=0.05)
 
 
 def test_concurrent_tasks_and_computing_are_on_different_streams_and_do_not_wait_for_each_other():
@@ -219,6 +249,22 @@ def test_more_streams_than_goal_can_number_are_refused(tmp_path):
     events = [(0, "forward", 0, 1, -1, 0), *((task, "add", 1, 2, -1, 8) for task in range(1, 257))]
     with pytest.raises(ValueError, match="rank 0 has more than 256 tasks at once"):
         write_goal(tmp_path / "x.goal", selection([events]))
+
+
+def test_tasks_that_wait_share_streams_and_those_that_compute_do_not(tmp_path):
+    """300 exchanges wait at once, and the sums of two of them overlap; what occupies no stream needs none."""
+    ranks = []
+    for rank in range(2):
+        ends = [(task, 1000 * task) for task in range(1, 301)]
+        messages = [(task, label, 0, end, 1 - rank, 8) for task, end in ends for label in ("send", "recv")]
+        ranks.append([*messages, *((task, "add", end, end + 1500, -1, 8) for task, end in ends)])
+    chosen = selection(ranks)
+    assert write_goal(tmp_path / "x.goal", chosen) == 600
+    for rank in range(2):
+        streams = defaultdict(set)
+        for each in schedule(chosen, rank):
+            streams[each.label].add(each.stream)
+        assert streams == {"send": {1}, "recv": {2}, "add": {3, 4}}
 
 
 def nodes_of(path):
@@ -253,6 +299,25 @@ def test_a_chakra_trace_has_every_message_on_both_sides_and_only_earlier_depende
     assert computed == (~chosen.events["label"].isin(["send", "recv"])).sum()
 
 
+def test_durations_of_a_chakra_trace_add_up_to_those_of_its_rank(tmp_path):
+    """Sums of 1 KiB take .1024 us: the first one of a rank has 1 us, no other has any, and an attribute has the ns."""
+    events = [[] for _ in range(4)]
+    simulated(4, NETWORK, events=events).run(
+        lambda comm: registry.find("aggregation", "ring")(comm, np.ones(1024, "f"))
+    )
+    write_chakra(tmp_path, selection(events))
+    for rank in range(4):
+        path = tmp_path / f"hpcdl.{rank}.et"
+        sums = [node for node, _ in nodes_of(path) if node.name == "add"]
+        assert [node.duration_micros for node in sums] == [1, 0, 0]
+        lengths = sorted(end - begin for _, _, begin, end, _, _ in events[rank])
+        exact = sorted(node.seconds for node in read_chakra(path)[1] if node.name != "untraced")
+        assert exact == pytest.approx([1e-9 * length for length in lengths])
+        spent = sum(has["hpcdl duration_ns"] for node, has in nodes_of(path) if node.type == 4)
+        micros = sum(node.duration_micros for node, _ in nodes_of(path) if node.type == 4)
+        assert micros == -(-spent // 1000)
+
+
 def test_a_chakra_trace_has_the_collectives_of_the_library(tmp_path):
     write_chakra(tmp_path, selection([[(0, "native broadcast", 2000, 5000, -1, 8)]]))
     gap, (node, has) = nodes_of(tmp_path / "hpcdl.0.et")
@@ -272,3 +337,6 @@ def test_a_collective_of_the_library_has_no_goal_schedule(tmp_path):
     steps = pd.DataFrame({"rank": [0] * 4 + [1] * 4, "step": begins // 10, "begin": begins, "end": begins + 9})
     with pytest.raises(ValueError, match="leave its steps out: --steps 1-2"):
         write_goal(tmp_path / "x.goal", replace(events, steps=steps))
+    between = selection([[(0, "native allreduce", 9, 10, -1, 8)], [(0, "update", 0, 9, -1, 0)]])
+    with pytest.raises(ValueError, match="leave its steps out: --steps 1-3"):  # not 0-3, with what is between
+        write_goal(tmp_path / "x.goal", replace(between, steps=steps))

@@ -129,7 +129,7 @@ def of_events(events: pd.DataFrame, steps: Rows, record: Record) -> Waiting | No
         until = np.partition(events["begin"].to_numpy(), MAX_EVENTS)[MAX_EVENTS]
         events, steps = events[events["begin"] < until], steps[steps["end"] <= until]
     steps = _with_events(steps, events)
-    return _mean(_times(events, steps), record) if len(steps) else None
+    return _mean(_times(events, steps, record.clock_error_seconds), record) if len(steps) else None
 
 
 def _mean(times: Times, record: Record) -> Waiting | None:
@@ -180,12 +180,13 @@ def _repetitions(steps: Rows, warmup: int) -> Times:
     return {name: column[measured] for name, column in {**times, "transfer": length - waiting}.items()}
 
 
-def _times(events: pd.DataFrame, steps: Rows) -> Times:
+def _times(events: pd.DataFrame, steps: Rows, clock_error: float | None) -> Times:
     """Return rank, step, begin and length of each step, and its waiting, transfer and remaining work (ns)."""
     labels = events["label"].astype(str)
     native = labels.str.startswith(NATIVE).to_numpy()
     computing = (events["peer"] < 0).to_numpy() & ~native
-    intervals = [_waits_for_messages(events), *_waits_for_collectives(events[native], labels[native])]
+    messages = _waits_for_messages(events, clock_error)
+    intervals = [messages, *_waits_for_collectives(events[native], labels[native])]
     waits = Waits(*(np.concatenate(columns) for columns in zip(*intervals, strict=True)))
     rank, begin, end = (events[name].to_numpy(np.int64) for name in ("rank", "begin", "end"))
     tables = []
@@ -216,9 +217,9 @@ def _inside(times: Numbers, begin: Numbers, end: Numbers) -> npt.NDArray[np.bool
     return heights(times, begin, end, np.ones(len(begin))) > 0
 
 
-def _waits_for_messages(events: pd.DataFrame) -> Waits:
+def _waits_for_messages(events: pd.DataFrame, clock_error: float | None) -> Waits:
     """Return the waits of receivers for their senders, and of senders that are held until the receive begins."""
-    pairs = matched(events)
+    pairs = matched(events, clock_error)
     send, recv = (events.loc[pairs[side]] for side in ("send", "recv"))
     source, sent, sent_end = (send[name].to_numpy(np.int64) for name in ("rank", "begin", "end"))
     dest, asked, got = (recv[name].to_numpy(np.int64) for name in ("rank", "begin", "end"))

@@ -67,9 +67,9 @@ def seconds(collective: str, on_hosts: Sequence[int], size: int, network: Networ
     On one host, or with one rank on each, it is that of the best algorithm of Thakur, Rabenseifner & Gropp 2005.
     Otherwise it is the least of: a leader of each host sends to other hosts; all ranks do, a part of the vector
     each, in turn at the host's port; halving and doubling over all ranks; a ring, of which one message at a time
-    enters a host. Of an alltoallv ``size`` is what the busiest rank exchanges with others, one after the other, and
-    all ranks of its host are as busy. A split takes no time, because programs do it once, before the part that is
-    predicted.
+    enters a host. Of an alltoallv ``size`` is what the busiest rank exchanges with others, one after the other,
+    and all ranks of its host are as busy. A split takes no time, because programs do it once, before the part that
+    is predicted.
     """
     if collective == "split":
         return 0.0
