@@ -146,9 +146,9 @@ def _columns(rows: Sequence[Record], place: Callable[[Record], str]) -> list[Col
 
     return [
         value(Record.message_bytes),
+        Column("algorithm", lambda record: " = ".join(filter(None, (scheme_name(record), record.chosen)))),
         value(Record.busiest_bytes),
         value(Record.imbalance),
-        Column("algorithm", lambda record: " = ".join(filter(None, (scheme_name(record), record.chosen)))),
         value(Record.time_p50_seconds, "simulated" if simulated else "", importance="answer"),
         *([] if simulated else measured),
         value(Record.algbw_bytes_per_second, importance="detail"),
