@@ -68,7 +68,7 @@ DEFECTS = [
     Defect("fabric/network.py", "(rank - known) // self.ranks_per_host", "(rank - known) % self.ranks_per_host", "fabric aggregation"),
     Defect("fabric/virtual/comm.py", "buffer[...] = buffers[0]", "buffer[...] = buffers[-1]", "fabric aggregation"),
     Defect("fabric/virtual/flows.py", "self._occupied[source] = self._occupied[dest] = now", "self._occupied[source] = now", "fabric"),
-    Defect("fabric/virtual/clocks.py", "if other is not members", "if other is members", "fabric"),
+    Defect("fabric/virtual/clocks.py", "[0] != rank", "[0] == rank", "fabric"),
     Defect("fabric/virtual/world.py", "= max(self.running.time, when)", "= self.running.time", "fabric"),
     Defect("fabric/virtual/groups.py", "key=lambda post: post.number", "key=lambda post: -post.number", "fabric"),
     Defect("fabric/virtual/shifts.py", "images.setdefault(part, parts[moved(rank, stride)]) is parts[moved(rank, stride)]", "True", "fabric cases"),

@@ -208,3 +208,14 @@ def test_a_ring_sends_fewest_bytes_between_hosts():
     assert sent["ring", 0] == pytest.approx(3 * 7 / 8, rel=1e-3)
     assert sent["direct", 0] == pytest.approx(3 * 4 * 4 / 8, rel=1e-3)
     assert sent["ring", 1] == pytest.approx(2 * 1 / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_simulated_parts_take_no_update_time_if_the_whole_takes_none(stage):
+    """On one rank a step is a synchronous one; rates of FLOP/s state no time of an update."""
+    keys = {"model": "lenet5", "dataset": "digits", "aggregation": "ring", "flops": 1e12, "network": "gemini"}
+    steps = []
+    for training in ("synchronous", {"name": "zero", "stage": stage}):
+        spec = case_of("replay", training=training, ranks=1, batch_per_rank=1, **keys).spec
+        steps.append(virtual_step(spec, Conditions(spec.cluster, spec.compute_times, spec.images)).seconds)
+    assert steps[0] == pytest.approx(steps[1], rel=1e-6)

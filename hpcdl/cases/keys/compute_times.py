@@ -144,13 +144,14 @@ class ComputeTimes:
         """Return the time of one step, with one update or without."""
         return sum(self.per_image.values()) * images + updates * self._update_seconds
 
-    def update_costs(self, parameter_bytes: int) -> dict[str, float]:
+    def update_costs(self, parameter_bytes: int, *, by_ranks: bool = False) -> dict[str, float]:
         """Return the time of updating a part of the parameters by its bytes (s), by label; empty if unknown.
 
-        ``parameter_bytes``: those of the whole network.
+        ``parameter_bytes``: those of the whole network. ``by_ranks``: ranks update parts, not servers. If updates
+        of the whole take no time, theirs take none.
         """
         seconds = self._update_seconds
-        return {SHARD_UPDATE: seconds / parameter_bytes} if seconds else {}
+        return {SHARD_UPDATE: seconds / parameter_bytes} if seconds or by_ranks else {}
 
     @property
     def _update_seconds(self) -> float:

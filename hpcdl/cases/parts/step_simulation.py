@@ -276,7 +276,7 @@ def _simulated_step(
     cycle = spec.strategy.cycle(spec.training.in_full)
     unsettled = UNSETTLED * cycle
     steps = unsettled + cycle * max(CYCLES - UNSETTLED, -(-counted // cycle))
-    costs = {**conditions.costs, **times.update_costs(spec.gradient_bytes)}
+    costs = {**conditions.costs, **times.update_costs(spec.gradient_bytes, by_ranks=spec.strategy.shards_state)}
     events = [recorder.events for recorder in traced if recorder.events is not None] or None
     world = simulated(ranks, conditions.network, compute=work.seconds, costs=costs, events=events, shifts=grid)
     recorders = {rank: Recorder(events=False) for rank in world.simulated}
@@ -351,7 +351,7 @@ async def simulate(
         journal.virtual(partial(counters, rank), ranks, partial(before_step, rank)) for rank in range(ranks)
     ]
     events = [journal.events for journal in journals if journal.events is not None]
-    costs = spec.compute_times.update_costs(spec.gradient_bytes)
+    costs = spec.compute_times.update_costs(spec.gradient_bytes, by_ranks=spec.strategy.shards_state)
     world = simulated(ranks, cluster, compute=work.seconds, costs=costs, events=events or None)
     # a thread for each rank that makes its batches ahead would gain nothing here
     at_once = replace(spec, prefetch=0)

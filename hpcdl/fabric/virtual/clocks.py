@@ -150,8 +150,8 @@ class _VirtualTime:
         self._costs = dict(costs)
         # ports 0..hosts-1 lead to the network, the others to a rank's neighbours on its host
         self._hosts = hosts
-        self._library: list[tuple[Sequence[int], float]] = [((), 0.0)] * hosts
-        """Of each host, the ranks of its last native collective between hosts, and the end of that."""
+        self._library = [(-1, 0.0)] * hosts
+        """Of each host, a rank in its last native collective between hosts, and the end of that."""
         self.bytes_between_hosts = 0
         self._sending, self._receiving = (_ports(ranks, hosts, network, shifts) for _ in range(2))
         # arithmetic of an exchange does not wait for the end of a layer: the message thread does it
@@ -196,12 +196,13 @@ class _VirtualTime:
         on_hosts = Counter(self._host[rank] for rank in members)
         if len(on_hosts) == 1:
             return now + seconds(collective, [len(members)], size, self._network)
-        # communicators that share hosts take turns at their ports
-        before = (self._library[host] for host in on_hosts)
-        begin = max([now, *(over for other, over in before if other is not members)])
+        # ranks of one host in different communicators take turns at its port
+        first = {self._host[rank]: rank for rank in reversed(members)}
+        others = (self._library[host] for host, rank in first.items() if self._library[host][0] != rank)
+        begin = max([now, *(over for _, over in others)])
         end = begin + seconds(collective, [*on_hosts.values()], size, self._network)
-        for host in on_hosts:
-            self._library[host] = members, end
+        for host, rank in first.items():
+            self._library[host] = rank, end
         return end
 
     def apply(self, now: float, rank: int, label: str, touched_bytes: int) -> float:
