@@ -395,7 +395,7 @@ COMPUTING, SEND, RECEIVE, COLLECTIVE = 4, 5, 6, 7
 """Types of nodes, of the schema's enumeration."""
 LAYERS: Final = "hpcdl layers"
 """Attribute of the metadata: the table of the layers whose training the trace is."""
-NANOSECONDS: Final = "hpcdl duration_ns"
+NANOSECONDS: Final = "duration_ns"
 """Attribute of a node: its duration, which the schema has in whole us."""
 COLLECTIVES: Final = {
     "allreduce": 0,

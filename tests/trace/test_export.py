@@ -313,7 +313,7 @@ def test_durations_of_a_chakra_trace_add_up_to_those_of_its_rank(tmp_path):
         lengths = sorted(end - begin for _, _, begin, end, _, _ in events[rank])
         exact = sorted(node.seconds for node in read_chakra(path)[1] if node.name != "untraced")
         assert exact == pytest.approx([1e-9 * length for length in lengths])
-        spent = sum(has["hpcdl duration_ns"] for node, has in nodes_of(path) if node.type == 4)
+        spent = sum(has["duration_ns"] for node, has in nodes_of(path) if node.type == 4)
         micros = sum(node.duration_micros for node, _ in nodes_of(path) if node.type == 4)
         assert micros == -(-spent // 1000)
 
