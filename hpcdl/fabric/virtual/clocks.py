@@ -194,10 +194,8 @@ class _VirtualTime:
 
     def native(self, now: float, collective: str, members: Sequence[int], size: int) -> float:
         on_hosts = Counter(self._host[rank] for rank in members)
-        if len(on_hosts) == 1:
-            return now + seconds(collective, [len(members)], size, self._network)
-        # ranks of one host in different communicators take turns at its port
-        first = {self._host[rank]: rank for rank in reversed(members)}
+        # ranks of one host in different communicators take turns at its port to other hosts
+        first = {self._host[rank]: rank for rank in reversed(members)} if len(on_hosts) > 1 else {}
         others = (self._library[host] for host, rank in first.items() if self._library[host][0] != rank)
         begin = max([now, *(over for _, over in others)])
         end = begin + seconds(collective, [*on_hosts.values()], size, self._network)
