@@ -79,12 +79,12 @@ class Measurement:
 
     @property
     def key(self) -> Key:
-        """What it is a time of."""
+        """Columns that identify it."""
         return self.machine, self.job, self.ranks, self.collective, self.algorithm, self.message_bytes
 
     @property
     def setting(self) -> str:
-        """What its job set differently from others, so that they are no pair: the number of rails."""
+        """Setting of its job that changes times: a number of rails. Jobs with different ones are no pair."""
         return self.notes.strip() if "rail" in self.notes.lower() else ""
 
     @property
@@ -182,12 +182,12 @@ class Predicted(NamedTuple):
     fitted_ns: float
     """By the network fitted to all jobs."""
     held_out_ns: float
-    """By that fitted to all other jobs; not a number where they do not determine one of its costs."""
+    """By a network fitted to all other jobs; not a number if they do not determine one of its costs."""
 
 
 @cache
 def predicted() -> dict[Key, Predicted]:
-    """Return the predicted times by what they are times of; ``reports/oracles/machines.py`` makes them."""
+    """Return the predicted times by the columns that identify a measurement, of ``reports/oracles/machines.py``."""
     import pandas as pd
 
     table = pd.read_csv(PREDICTED, comment="#", keep_default_na=False, na_values=["nan"])
