@@ -187,7 +187,7 @@ class Predicted(NamedTuple):
 
 @cache
 def predicted() -> dict[Key, Predicted]:
-    """Return the predicted times by the columns that identify a measurement, of ``reports/oracles/machines.py``."""
+    """Return the predicted times by what identifies a measurement; made by ``reports/oracles/machines.py``."""
     import pandas as pd
 
     table = pd.read_csv(PREDICTED, comment="#", keep_default_na=False, na_values=["nan"])
