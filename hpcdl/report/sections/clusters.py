@@ -1,6 +1,6 @@
 """Collectives that others measured on real clusters, beside predictions; only if a suite asks."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -42,7 +42,9 @@ class Cell(NamedTuple):
     @property
     def errors(self) -> list[float]:
         """Absolute relative errors of the times predicted without their jobs."""
-        return errors(self.measured)
+        known = [(each.seconds, predicted()[each.key]) for each in self.measured if each.key in predicted()]
+        errors = [abs(1e-9 * times.held_out_ns / seconds - 1) for seconds, times in known]
+        return [error for error in errors if np.isfinite(error)]
 
     @property
     def floor(self) -> float:
@@ -54,12 +56,6 @@ class Cell(NamedTuple):
         """True if the errors are within their limits."""
         median, most = quantiles(self.errors)
         return (median <= MEDIAN or median <= OF_FLOOR * self.floor) and most <= NINE_TENTHS
-
-
-def errors(measured: Iterable[Measurement]) -> list[float]:
-    """Return the absolute relative errors of the times that are predicted without their jobs."""
-    times = ((each.seconds, predicted()[each.key].held_out_ns) for each in measured if each.key in predicted())
-    return [abs(1e-9 * held_out / time - 1) for time, held_out in times if np.isfinite(held_out)]
 
 
 def quantiles(values: Sequence[float]) -> tuple[float, float]:
@@ -76,6 +72,14 @@ def with_scheme() -> list[Measurement]:
 def size_class(measured: Measurement) -> str:
     """Return the name of the class of a measurement's size."""
     return next(name for name, end in SIZES.items() if measured.message_bytes < end)
+
+
+def machines() -> list[Cell]:
+    """Return all measured times of each machine, the best predicted one first."""
+    by = group_by_key((each.machine, each) for each in with_scheme())
+    jobs = pairs()["any nodes"]
+    found = [Cell(machine, "all", "all", some, jobs.get(machine, ())) for machine, some in by.items()]
+    return sorted(found, key=lambda cell: quantiles(cell.errors))
 
 
 def cells() -> list[Cell]:
@@ -108,7 +112,10 @@ def page(findings: Findings) -> Section:
     """Return the errors, the floor, and the ratios of presets."""
     if "clusters" not in findings.answered_by:
         return Section("Real clusters")
-    tables = [table(COLUMNS, cells(), "Error of predictions for a job that is left out", [NOTE]), floors()]
+    tables = [
+        table(COLUMNS, [*machines(), *cells()], "Error of predictions for a job that is left out", [NOTE]),
+        floors(),
+    ]
     found = ratios(findings)
     return Section("Real clusters", tables=[*tables, *([presets(found)] if found else [])])
 
@@ -176,19 +183,18 @@ def answer(findings: Findings) -> Answer | None:
     found = ratios(findings) if "clusters" in findings.answered_by else []
     if not found:
         return None
-    every = with_scheme()
-    off = errors(every)
-    by = group_by_key((each.machine, each) for each in every)
-    errors_of = {machine: errors(some) for machine, some in by.items()}
-    best = sorted(by, key=lambda machine: quantiles(errors_of[machine]))
-    jobs = {machine: [pair.difference for pair in some] for machine, some in pairs()["any nodes"].items()}
+    by = machines()
+    off = [error for cell in by for error in cell.errors]
+    left = sum(len(cell.measured) for cell in by) - len(off)
     predictable = [cell for cell in cells() if cell.errors]
     good = sum(cell.is_good for cell in predictable)
-    within = f"within {percent(quantiles(off)[1])}; {len(every) - len(off)} times are not predicted"
+    within = f"within {percent(quantiles(off)[1])}; {left} times are not predicted"
+    errors_of = [f"{percent(quantiles(cell.errors)[0])} on {link_title(cell.machine)}" for cell in by]
+    floor_of = [f"{percent(cell.floor)} on {link_title(cell.machine)}" for cell in by if cell.jobs]
     lines = [
-        f"For a job that is left out, predictions are off in the median by {_by_machine(best, errors_of)}.",
+        f"For a job that is left out, predictions are off in the median by {listed(errors_of)}.",
         f"Nine tenths of {plural(len(off), 'prediction')} are {within}.",
-        f"Two jobs on different days differ in the median by {_by_machine(best, jobs)}.",
+        f"Two jobs on different days differ in the median by {listed(floor_of)}.",
         f"{good} of {len(predictable)} classes of collectives and sizes are within the limits.",
     ]
     for preset, machine in PRESETS.items():
@@ -197,12 +203,6 @@ def answer(findings: Findings) -> Answer | None:
             names = f"preset {link_title(preset)}", link_title(machine)
             lines.append(f"The median time of the {names[0]} is {share} of the time measured on {names[1]}.")
     return Answer(lines[0], lines[1:], [each.record for each in found])
-
-
-def _by_machine(machines: Iterable[str], shares: Mapping[str, Sequence[float]]) -> str:
-    """Return the median share of each machine that has some, as words."""
-    known = [machine for machine in machines if machine in shares]
-    return listed([f"{percent(quantiles(shares[machine])[0])} on {link_title(machine)}" for machine in known])
 
 
 def charts(findings: Findings) -> list[Lines]:
