@@ -351,7 +351,7 @@ def test_a_native_allreduce_is_as_fast_as_algorithms_on_any_hosts(name, ranks_pe
         assert times[0] == close(min(times[1:]))
 
 
-@pytest.mark.parametrize("collective", sorted({*COLLECTIVES} - {"all_to_all"}))
+@pytest.mark.parametrize("collective", sorted({*COLLECTIVES} - {"all_to_all", "alltoallv"}))
 def test_native_collectives_take_the_time_between_hosts_if_nothing_else_takes_any(collective):
     """The hosts have 3, 1 and 2 ranks."""
     network = replace(NETWORK, inside=Link(0.0, 0.0), gamma=0.0)
@@ -360,6 +360,12 @@ def test_native_collectives_take_the_time_between_hosts_if_nothing_else_takes_an
         assert seconds(6, program, replace(network, hosts=(0, 0, 0, 1, 2, 2))) == close(
             seconds(3, program, network)
         )
+
+
+def test_ranks_of_a_host_are_as_busy_in_an_alltoallv_as_the_busiest_one():
+    """Three of them send to three others each, one message after another through one port."""
+    program = partial(VirtualComm.native, collective="alltoallv", buffer=buffer(5 * SIZE))
+    assert seconds(6, program, replace(NETWORK, hosts=(0, 0, 0, 1, 2, 2))) == close(9 * MESSAGE)
 
 
 def test_native_collectives_of_communicators_that_share_hosts_take_turns():
