@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -65,6 +66,18 @@ def test_the_message_for_an_unknown_suite_has_the_nearest_name(given, tmp_path, 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(suite.UsageError, match="no suite of that name; did you mean 'quickstart'"):
         suite.load(Path(given))
+
+
+def test_every_file_of_data_is_part_of_the_package():
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"].items()
+    shipped = {
+        path
+        for package, names in patterns
+        for name in names
+        for path in (ROOT / package.replace(".", "/")).glob(name)
+    }
+    files = {path for path in (ROOT / "hpcdl").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert {path for path in files if path.suffix != ".py"} <= shipped
 
 
 @pytest.mark.slow
