@@ -1,5 +1,6 @@
 """Page of the claims of the sources: those that fail or are open, then a row for each."""
 
+import csv
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from hpcdl.report.run.claims import (
     MODEL,
     NO,
     OPEN,
+    SOURCES,
     WORST_FIRST,
     YES,
     ClauseDecision,
@@ -22,6 +24,7 @@ from hpcdl.report.run.claims import (
     Source,
     decide,
 )
+from hpcdl.suite import PAPERS
 
 MARKED: Final = {
     YES: "\N{CHECK MARK} yes",
@@ -39,9 +42,13 @@ NOTE: Final = (
     "Intervals over launches are those of the runs' reports; a quotient's contains each quotient of values "
     "inside both, and is wider than in a report. Intervals over seeds are Student's t: of the differences of "
     "equal seeds where both sides of a comparison have them. If a seed misses a target, the interval is the "
-    "range over seeds. Shares of seeds have exact bounds. Numbers without randomness have no interval. Bounds of "
-    "measurements by others are quartiles of the repetitions in one job. One seed decides nothing; nor do times "
-    "of one launch, or times of ranks that share cores."
+    "range over seeds. Shares of seeds have exact bounds. Numbers without randomness have no interval. One seed "
+    "decides nothing; nor do times of one launch or one job, or times of ranks that share cores."
+)
+EARLIER: Final = (
+    "Verdicts on pages of earlier commits, where the task, the limit, the words or the verdict changed later, or "
+    "the claim was removed. Ids are those of the registry that fixes claims before their next runs. "
+    "reports/oracles/claims_history.py reads them from the history of the tree."
 )
 
 
@@ -78,6 +85,7 @@ def document(
         Section("Follows from the model", points=assumed),
         Section("No run: commands that make them", points=commands),
         *(_section(source, decisions, short) for source, decisions in zip(sources, shown, strict=True)),
+        *([_earlier()] if len(sources) == len(SOURCES) and len(every) == len(known) and not short else []),
     ]
     return headed("hpcdl: claims", [summary(known), *changed], sections, notes=[] if short else [NOTE])
 
@@ -111,6 +119,18 @@ def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Sect
     rows = [row for decision in decisions for row in _rows(decision)]
     table = Table("", HEADER, rows, 2, answers=["number", "limit"])
     return Section(source.title, [f"{source.source}. {summary(decisions).sentence}"], tables=[table])
+
+
+def _earlier() -> Section:
+    """Return the section of the verdicts that claims had under other tasks and limits."""
+    with (PAPERS / "claims_earlier.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["changed"] != "stands"]
+    points = []
+    for row in rows:
+        head = f"{row['id']}, from {row['date']}: {row['clause'].replace('{}', '...')}"
+        verdict = f"{row['verdict'] or NONE}, {row['numbers'] or 'on no page'}"
+        points.append(f"{head}. Limit: {row['limit']}. Verdict: {verdict}. Changed then: {row['changed']}.")
+    return Section("Earlier verdicts", [EARLIER], points=points)
 
 
 def _rows(decision: Decision) -> list[Row]:

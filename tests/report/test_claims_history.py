@@ -3,10 +3,13 @@
 import csv
 import re
 import subprocess
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from hpcdl.report.claims import document
+from hpcdl.report.run.claims import sources
 from hpcdl.suite import PAPERS
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +37,16 @@ REFUTED = [
 def test_refuted_claims_are_in_the_table(row, limit, number, changed):
     refuted = [one for one in ROWS if one["id"] == row and one["verdict"].startswith("no")]
     assert any((one["limit"], one["changed"]) == (limit, changed) and number in one["numbers"] for one in refuted)
+
+
+def test_the_page_shows_them():
+    page = document(sources(), defaultdict(list))
+    (section,) = [section for section in page.sections if section.title == "Earlier verdicts"]
+    for row, _, number, changed in REFUTED:
+        assert any(
+            point.startswith(f"{row},") and number in point and f"Changed then: {changed}." in point
+            for point in section.points
+        )
 
 
 def test_the_history_gives_the_table_again(monkeypatch, tmp_path):

@@ -135,7 +135,7 @@ def comparable() -> list[Measurement]:
 def records() -> list[Record]:
     """Return the measurements in host memory with one rank a node as records of run ``pico``, for claims.
 
-    The settings have ``machine``, ``job`` and PICO's ``algorithm``; bounds are the quartiles of the repetitions.
+    The settings have ``machine``, ``job`` and PICO's ``algorithm``. One job has no bounds: its unit is the job.
     A tree's allreduce, algorithm ``reduce, broadcast``, is the sum of both by a binomial tree in one job.
     """
     made = [_record(each) for each in measurements() if each.memory == "host" and each.ranks == each.nodes]
@@ -147,8 +147,9 @@ def records() -> list[Record]:
     for (machine, job, ranks, collective, size), last in trees.items():
         first = trees.get((machine, job, ranks, "reduce", size))
         if collective == "broadcast" and first is not None:
-            times = {name: getattr(first, name) + getattr(last, name) for name in ("low", "seconds", "high")}
-            both = replace(last, collective="allreduce", algorithm="reduce, broadcast", **times)
+            both = replace(
+                last, collective="allreduce", algorithm="reduce, broadcast", seconds=first.seconds + last.seconds
+            )
             made.append(_record(both).but(aggregation="binomial"))
     return made
 
@@ -164,8 +165,6 @@ def _record(measured: Measurement) -> Record:
         nodes=measured.nodes,
         message_bytes=measured.message_bytes,
         time_p50_seconds=measured.seconds,
-        time_p50_low_seconds=measured.low,
-        time_p50_high_seconds=measured.high,
         settings={"machine": measured.machine, "job": measured.job, "algorithm": measured.algorithm},
     )
 
