@@ -161,7 +161,7 @@ class TrainingNumbers:
     bytes_sent_per_rank = number("in a step, of the rank that sends most", unit="B")
     messages_per_rank = number()
     compression_ratio = number(
-        "bytes of a dense ring / bytes sent, of all ranks; dense first steps excluded",
+        "bytes of an uncompressed ring on as many ranks / bytes sent, in all steps; dense first steps excluded",
         heading="ratio",
         better="higher",
     )
@@ -442,6 +442,7 @@ class Unreported:
     """Quantities that CSV and JSON do not have."""
 
     launch = count("number of the launch, from 1, among several that are pooled")
+    ring_bytes = count("bytes of the uncompressed ring of `compression_ratio`, of all ranks and steps", unit="B")
 
 
 CHAPTERS: Final = (Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbers)

@@ -127,7 +127,7 @@ class CompressedGossip:
         finite, and ValueError, naming the sender, for a corrupt message.
         """
         if self._compressed.is_dense(step):
-            await self._send_parameters(comm, x)
+            await self._send_parameters(comm, x, step)
         else:
             await self._send_differences(comm, x, mixed, step)
         await comm.apply("mix", partial(assign, mixed, x), x.nbytes)
@@ -135,14 +135,14 @@ class CompressedGossip:
             await comm.apply("mix", partial(self._weigh, addend, copy, self._weights[other]), 2 * x.nbytes)
             await comm.add(mixed, addend)
 
-    async def _send_parameters(self, comm: Comm, x: Array) -> None:
+    async def _send_parameters(self, comm: Comm, x: Array, step: int) -> None:
         """Send ``x`` to the neighbours and replace all copies."""
         sends = [comm.start(comm.send(x, other), shared_tags=True) for other in self._copies]
         await comm.apply("copy", partial(assign, self._own, x), x.nbytes)
         for other, copy in self._copies.items():
             await comm.recv(copy, other, 0)
         await join(sends)
-        self._compressed.warmup_bytes += len(sends) * x.nbytes
+        self._compressed.count(step, self._span, len(sends) * x.nbytes)
 
     async def _send_differences(self, comm: Comm, x: Array, difference: Array, step: int) -> None:
         """Send ``x`` - own copy, encoded, to the neighbours and add all messages to the copies."""
@@ -163,7 +163,7 @@ class CompressedGossip:
                 status = await comm.recv(incoming, other, 0)
                 await codec.add(comm, span, {other: incoming[: status.count]}, copy)
             await join(sends)
-        self._compressed.saved_bytes += len(sends) * (x.nbytes - length)
+        self._compressed.count(step, self._span, len(sends) * length)
 
     def _weigh(self, addend: Array, copy: Array, weight: float) -> None:
         np.subtract(copy, self._own, out=addend)

@@ -87,7 +87,7 @@ async def work(
             else:
                 payload = await encoded.replace(comm, x, before, own)
             if encoded is not None:
-                encoded.compressed.count(own, x.nbytes, payload.nbytes, receivers=len(others))
+                encoded.compressed.count(own, encoded.span, len(others) * payload.nbytes)
             # By these counts a receiver knows which of its updates this gradient had not seen: its staleness.
             header = np.array([number, *received.applied])
             under_way = [comm.start(deliver(comm, header, payload, other), shared_tags=True) for other in others]

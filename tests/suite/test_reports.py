@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 from conftest import Hand
 
-from hpcdl.analysis.run.record import Record
+from hpcdl.analysis.run.launches import launches
+from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.trace.schema import packed, read
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,34 @@ def test_all_are_measured_within_half_a_working_day_and_each_in_a_quarter_of_an_
     minutes = {report["name"]: made[report["name"]]["minutes"] for report in known}
     assert max(minutes.values()) <= 16
     assert sum(minutes[report["name"]] / (2 if report.get("simulated") else 1) for report in known) <= 210
+
+
+def test_headers_of_suites_state_the_minutes_and_seeds_of_the_measurement():
+    """Minutes within a quarter or one, and the most seeds of a case; what --full adds does not count."""
+    words = "zero one two three four five six seven eight nine ten eleven twelve thirteen".split()  # noqa: SIM905
+    made, facts = json.loads((ROOT / "reports/data/made.json").read_text()), 0
+    for name in sorted(made.keys() & {path.stem for path in (ROOT / "suites").glob("*.toml")}):
+        header = (ROOT / f"suites/{name}.toml").read_text().partition("\n[")[0].replace("\n#", "").lower()
+        stated = re.findall(rf"\b({'|'.join(words)}|\d+) (minute|seed)s?\b", re.sub("--full [^.]*", "", header))
+        numbers = [(unit, words.index(word) if word in words else int(word)) for word, unit in stated]
+        measured, seeds = made[name]["minutes"], [n for unit, n in numbers if unit == "seed"]
+        assert all(abs(n - measured) <= max(1, measured / 4) for unit, n in numbers if unit == "minute"), name
+        if seeds:
+            records = [Record.of(fields) for fields in read(ROOT / f"reports/data/{name}.json.xz").described]
+            cases = group_by_key(((one.configuration(), one.ranks), one.seed) for one in records)
+            assert max(seeds) == max(len({*some}) for some in cases.values()), name
+        facts += len(numbers)
+    assert facts > 30
+
+
+@pytest.mark.parametrize("run", ["decentralised", "fewer-bits", "gossip"])
+def test_compression_ratios_of_older_records_are_converted(run):
+    """They were to dense messages: p - 1 in a broadcast, two to neighbours, or a ring every few steps."""
+    for one in launches(read(ROOT / f"reports/data/{run}.json.xz")):
+        record, ranks = one.record, one.record.ranks
+        times = {"update_broadcast": 2 / ranks, "d_psgd": (ranks - 1) / ranks}.get(record.strategy, record.period)
+        ratio = one.case.fields.get("compression_ratio")
+        assert record.compression_ratio == (ratio and pytest.approx(times * ratio, rel=0.02)), record.case
 
 
 def test_each_says_in_whole_sentences_what_its_numbers_do_not_show():

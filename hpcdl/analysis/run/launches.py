@@ -19,6 +19,7 @@ from hpcdl.analysis.statistics.estimates import Middle, center
 from hpcdl.trace.files import JsonObject
 from hpcdl.trace.recorder import Rows
 from hpcdl.trace.run import READ, RecordedCase, Run
+from hpcdl.training.parts.traits import BY_STRATEGY
 
 WINDOWS: Final = 20
 """At most; Schmeiser (Operations Research 30, 1982): 10 to 30 are enough. Each has at least a global batch."""
@@ -286,8 +287,26 @@ def launches(run: Run) -> list[Launch]:
         if record.error or not len(case.steps):
             launches.append(Launch(record, replace(case, **{name: getattr(case, name)[:0] for name in READ})))
         else:
+            if record.compression_ratio and record.ring_bytes is None:
+                record.compression_ratio = _ratio_to_ring(record, case.steps)
             launches.append(Launch(record, case, late_rank=record.late_rank, late_seconds=record.late_seconds))
     return launches
+
+
+def _ratio_to_ring(record: Record, steps: Rows) -> float | None:
+    """Return the compression ratio of an older record, which has that to dense exchanges of the same strategy.
+
+    None if it does not tell: steps have the bytes of strategies without sums, but not of servers without steps.
+    """
+    if record.period is None:
+        return None
+    if record.aggregation != BY_STRATEGY:
+        return (record.compression_ratio or 0.0) * record.period
+    later = steps[steps["step"] >= record.spec.plan.settings.warmup_steps]
+    gradient = (record.parameters or 0) * np.dtype(record.dtype).itemsize
+    ring = 2 * (record.ranks - 1) * gradient * float(later["images"].sum()) / (record.batch or 1.0)
+    sent, complete = float(later["bytes"].sum()), len(np.unique(steps["rank"])) == record.ranks
+    return ring / sent if ring and sent and complete else None
 
 
 MAX_AGE: Final = 10_000

@@ -149,6 +149,14 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
             return float(self.global_batch)
         return None if self.batch_per_rank is None else float(self.batch_per_rank) * self.ranks
 
+    @property
+    def period(self) -> int | None:
+        """Steps between two exchanges; None for a strategy or a key that this version does not know."""
+        try:
+            return int(self.spec.strategy.cycle(self.spec.training.in_full))
+        except ValueError:
+            return None
+
     def stated(self, column: str) -> Any:
         """Return the value of a column; of a key without a column its setting, as text."""
         if column in QUANTITIES:

@@ -34,50 +34,45 @@ async def compression_fields(comm: Comm, session: Session, sent_bytes: int, warm
     if compressed is None:
         return {}
     comm = await comm.survivors()
-    sent = np.array([float(size) for size in (sent_bytes, compressed.saved_bytes, compressed.warmup_bytes)])
-    await comm.native("allreduce", sent)
+    both = np.array(_ring_and_sent(session, compressed, comm.size, sent_bytes))
+    await comm.native("allreduce", both)
     if comm.rank:
         return {}  # rank 0's fields are recorded
     first = max(0, min(warmup + compressed.plan.settings.warmup_steps, journal.steps - 1))
     bits = compressed.messages.bits_per_entry() if compressed.messages else None
-    whole, saved, dense = sent.tolist()
-    if compressed.exchanges:
-        # ranks of a model group send activations, too
-        ratio = _ratio(compressed, comm.size, whole, among_activations=session.group is not None)
-    else:  # bytes of dense messages by bytes sent, without those of the first steps
-        ratio = (whole - dense + saved) / (whole - dense) if whole > dense else None
+    ring, sent = both.tolist()
     return {
         "residual_bytes": compressed.memory_bytes,
         **(dict(zip(("bits_per_entry", "entropy_bits_per_entry"), bits, strict=True)) if bits else {}),
-        "compression_ratio": ratio,
+        "compression_ratio": ring / sent if ring and sent > 0 else None,
+        "ring_bytes": round(ring),
         **{f"{label}_seconds": _seconds(journal, label, first) for label in ("encode", "decode")},
     }
 
 
-def _ratio(compressed: Compressed, ranks: int, sent: float, *, among_activations: bool) -> float | None:
-    """Return bytes of a dense ring by bytes sent, of all ranks; None if ranks send nothing.
+def _ring_and_sent(session: Session, compressed: Compressed, ranks: int, sent_bytes: int) -> tuple[float, float]:
+    """Return this rank's part of the bytes of an uncompressed ring, and the bytes that it sent; 0 if unknown.
 
-    Dense first steps are taken to send a ring's bytes, and do not count.
-    The bytes of a library's collectives are not counted, nor those of gradients ``among_activations``: their ratio
-    is that of the vectors' lengths, and None for messages, which vary.
+    The ring sums the whole gradient in every step, also if the strategy exchanges every few steps or without sums.
+    The parts of the ranks are in proportion to their images. Dense first exchanges and their steps do not count.
+    The bytes of a library's collectives are not counted, nor those of gradients among the activations of a model
+    group: both numbers are then those of the vectors' lengths; messages, which vary, have none.
     """
-    plan, warmup, dtype = compressed.plan, compressed.plan.settings.warmup_steps, np.dtype(compressed.layout.dtype)
-    counted = not (plan.aggregation.native or plan.aggregation.adaptive or among_activations)
+    plan, itemsize = compressed.plan, session.replica.gradients.itemsize
+    counted = not (plan.aggregation.native or plan.aggregation.adaptive) and session.group is None
     if not counted and plan.kind != "vectors":
-        return None
-    dense = others = 0.0
+        return 0.0, 0.0
+    gradient = lengths = 0.0  # bytes of a step, and of the vectors of all steps
+    for (start, stop), exchanges in compressed.exchanges.items():
+        later = max(0, exchanges - plan.settings.warmup_steps)
+        gradient += (stop - start) * itemsize * later / exchanges
+        if not counted:
+            vectors = compressed.compressor.lengths(slice(start, stop))
+            lengths += later * sum(size * np.dtype(kind).itemsize for size, kind in vectors)
     if not counted:
-        sent = 0.0
-    for (start, stop), steps in compressed.exchanges.items():
-        first, whole = min(steps, warmup), (stop - start) * dtype.itemsize
-        if counted:
-            whole *= 2 * (ranks - 1)
-            others += first * whole
-        else:
-            lengths = compressed.compressor.lengths(slice(start, stop)) if steps else []
-            sent += (steps - first) * sum(size * np.dtype(kind).itemsize for size, kind in lengths)
-        dense += (steps - first) * whole
-    return dense / (sent - others) if sent > others and dense else None
+        return session.journal.steps * gradient, lengths
+    steps = float(session.journal.recorder.step_table()["images"].sum()) / session.global_batch
+    return steps * 2 * (ranks - 1) * gradient, sent_bytes - compressed.warmup_bytes
 
 
 def _seconds(journal: Journal, label: str, first: int) -> float | None:

@@ -165,10 +165,11 @@ def bandwidth(saved_bytes: float, added_seconds: float) -> float:
 
 
 COST_NOTE: Final = (
-    "Dense: without compression. Dense / sent bytes: bytes of a dense ring / bytes on the wire. Dense step: the "
-    "fastest dense step of the same problem on as many ranks. Break-even: link bandwidth at which both are "
-    "equally fast, bytes saved / (encoding time + decoding time), if nothing overlaps. Accuracy "
-    "- dense: difference of final accuracies in percentage points, mean over seeds with its 95 % interval."
+    "Dense: without compression. Dense / sent bytes: bytes of an uncompressed ring that sums once a step on as "
+    "many ranks / bytes on the wire. Dense step: the fastest dense step of the same problem on as many ranks. "
+    "Break-even: link bandwidth at which both are equally fast, bytes saved / (encoding time + decoding time), if "
+    "nothing overlaps. Accuracy - dense: difference of final accuracies in percentage points, mean over seeds "
+    "with its 95 % interval."
 )
 COST: Final = (
     METHOD,
@@ -342,13 +343,14 @@ def sent_of(row: Row) -> float | None:
     """Return the share of entries that a rank sends; None if its bytes do not tell.
 
     A ring of p ranks sends 2 (p - 1) n words and an allgather p (p - 1) messages: the ratio is that of 2 n words
-    and p messages.
+    and p messages, every ``period`` steps.
     """
+    record = row.scale.record
     ratio, bits = map(row.scale.median, (Record.compression_ratio, Record.bits_per_entry))
-    if not ratio or not bits or not str(row.scale.record.aggregation).startswith("allgather"):
+    if not ratio or not bits or not record.period or not str(record.aggregation).startswith("allgather"):
         return None
-    word = 64 if row.scale.record.dtype == "float64" else 32
-    return 2 * word / (int(row.scale.record.ranks) * bits * ratio)
+    word = 64 if record.dtype == "float64" else 32
+    return 2 * word * record.period / (int(record.ranks) * bits * ratio)
 
 
 def _percent(share: float | None) -> str:

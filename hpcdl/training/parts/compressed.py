@@ -244,10 +244,8 @@ class Compressed:
         """Sums of entries, by the bounds of the part."""
         self._exchange: Callable[[Comm, Piece, Sum], Coroutine[Any, Any, None]] | None = None
         self.state: dict[str, Array] = {}
-        self.saved_bytes = 0
-        """Bytes that messages to single ranks are shorter than dense ones."""
-        self.warmup_bytes = 0
-        """Bytes of dense messages to single ranks in the first steps."""
+        self.warmup_bytes = 0.0
+        """Bytes that this rank sent in dense first exchanges; schemes that do not gather are taken for a ring."""
 
     async def reduce(self, comm: Comm, span: slice, gradient: Array, aggregate: Sum, *, keep: bool = True) -> None:
         """Replace ``gradient``, the part ``span`` of the flat gradient, by its compressed sum over all ranks.
@@ -263,6 +261,8 @@ class Compressed:
             await comm.apply("copy", partial(self._keep, span, gradient), gradient.nbytes)
         await self.before(comm, step, gradient)
         if self.is_dense(step):
+            vectors = 1 if self.plan.aggregation.gathers else 2 / comm.size
+            self.warmup_bytes += vectors * (comm.size - 1) * gradient.nbytes
             await self.dense(aggregate)(comm, gradient)
             return
         residual = None if self.residual is None else self.residual[span]
@@ -273,12 +273,11 @@ class Compressed:
         """Return True if the exchange ``number`` is one of the first, which are dense."""
         return number < self.plan.settings.warmup_steps
 
-    def count(self, number: int, dense: int, sent: int, *, receivers: int = 1) -> None:
-        """Count the bytes of the message ``number`` to each receiver, and those that it would have had dense."""
+    def count(self, number: int, span: slice, sent: int) -> None:
+        """Count the exchange ``number`` of the part ``span``, messages to single ranks; ``sent`` bytes in all."""
+        self.exchanges[span.start, span.stop] = number + 1
         if self.is_dense(number):
-            self.warmup_bytes += receivers * sent
-        else:
-            self.saved_bytes += receivers * (dense - sent)
+            self.warmup_bytes += sent
 
     def dense(self, aggregate: Sum) -> Sum:
         """Return the scheme of dense sums: ``aggregate``, or a ring if that is sparse."""

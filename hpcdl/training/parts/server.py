@@ -283,7 +283,7 @@ class Server:
             await previous
         try:
             await self._comm.send(np.array(answer), worker, server_client.ANSWER)
-            await self._transfers.answer(worker, self._message, self._shard)
+            await self._transfers.answer(worker, self._message)
         except PeerLost as lost:
             if self._layout.serves(lost.rank):
                 raise PeerLost(lost.rank, server_client.LOST_SHARD) from None

@@ -163,7 +163,7 @@ class Transfers:
                 await self._comm.send(message, server, GRADIENT)
             await compressed.after(self._comm, span, number)
         if compressed is not None:
-            compressed.count(number, gradient.nbytes, message.nbytes)
+            compressed.count(number, span, message.nbytes)
 
     async def receive_push(self, worker: int, gradient: Array) -> None:
         """Set ``gradient``, (shard length,), to what ``worker`` has sent; ValueError, naming it, if corrupt."""
@@ -195,15 +195,11 @@ class Transfers:
         except FloatingPointError:
             raise FloatingPointError("parameters: a value is infinite or not a number") from None
 
-    async def answer(self, worker: int, message: Array, shard: Array) -> None:
+    async def answer(self, worker: int, message: Array) -> None:
         """Send the message of the parameters, written by :meth:`write`, to rank ``worker``."""
         await self._comm.send(message, worker, PARAMETERS)
         compressed = self._compressed
-        if compressed is None:
-            return
-        if self._parameters is not None:
-            compressed.saved_bytes += shard.nbytes - message.nbytes
-        elif 0 < self._received[worker] <= compressed.plan.settings.warmup_steps:
+        if compressed is not None and 0 < self._received[worker] <= compressed.plan.settings.warmup_steps:
             compressed.warmup_bytes += message.nbytes
 
     async def fetch(self, server: int, parameters: Array) -> None:
