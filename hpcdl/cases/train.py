@@ -22,18 +22,17 @@ from hpcdl.cases.keys.scheme import check_library, compression_fields, table_of,
 from hpcdl.cases.keys.suite_tables import EITHER_OR
 from hpcdl.cases.keys.train_spec import SEED, TrainSpec, Tuning
 from hpcdl.cases.parts.autotune import fitted_bucket_bytes, multiply, one_host, tune
+from hpcdl.cases.parts.rate_grid import Training, best_of_grid, evaluations, of_trials
 from hpcdl.cases.parts.step_simulation import simulate
 from hpcdl.data.parts.sharding import EQUAL, bounds
-from hpcdl.fabric.comm import Comm, Counters
+from hpcdl.fabric.comm import Comm
 from hpcdl.fabric.faults import Delays, Slowed, accurate_sleep
 from hpcdl.nn.backend import backend
 from hpcdl.nn.volumes import volumes
-from hpcdl.trace.recorder import Recorder, Scalar
+from hpcdl.trace.recorder import Scalar
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.noise_and_sharpness import training_gap
 from hpcdl.training.parts.session import Session
-
-Training = Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]]
 
 
 class Score(NamedTuple):
@@ -67,18 +66,8 @@ async def tuned(
     has the highest accuracy. The best quarter of the trials is repeated with two more seeds, because the quickest
     of many rates may diverge with the next seed. ``program`` trains and does not look at the test set.
     """
-    base = replace(
-        spec,
-        tune=None,
-        seed=SEED,
-        straggler=None,
-        failure=None,
-        jitter=0.0,
-        sharpness=0,
-        network=tuning.network or spec.network,
-        trace="steps",
-        stop_at_target=spec.target_accuracy is not None and spec.strategy.stops_at_target,
-    )
+    stops = spec.target_accuracy is not None and spec.strategy.stops_at_target
+    base = of_trials(spec, tuning, seed=SEED, jitter=0.0, stop_at_target=stops)
     key = json.dumps(
         [given(base), tuning.trials, [[*setting, *bounds] for setting, bounds in tuning.ranges.items()]]
     )
@@ -113,10 +102,7 @@ def changed(spec: TrainSpec, settings: Mapping[tuple[str, str], float]) -> Train
 
 
 async def _trial(spec: TrainSpec, program: Training, comm: Comm) -> Score:
-    recorder = Recorder(events=False)
-    await program(spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0)))(comm)
-    rows = zip(*(rank.evaluations for rank in recorder.virtual), strict=True)
-    seen = [max(same, key=lambda evaluation: evaluation.training_seconds) for same in rows]
+    seen = await evaluations(spec, program, comm)
     images = max(evaluation.samples for evaluation in seen)
     if not math.isfinite(seen[-1].loss):
         return Score(2, 0, 0, images)
@@ -195,6 +181,8 @@ def _seconds(case: Setup) -> float:
 
 
 def _trials(case: Setup) -> None:
+    if case.tune.rates and case.learning_rate not in case.tune.rates:
+        raise ValueError(f"rates: {case.learning_rate}, the case's own, is not among {[*case.tune.rates]}")
     for settings in case.tune.points():
         trial = changed(case.spec, settings)
         trial.optimizer.check()
@@ -269,6 +257,7 @@ CHECKS: Final = (
         lambda case: case.tune.optimizer and case.strategy.optimizer,
         "{training.name!r} has its own optimizer",
     ),
+    Check("tune: seed", lambda case: case.tune.seed == case.seed, "{seed} is one of the case; take another"),
     Check("tune", _trials),
     *STAGES,
     Check(
@@ -330,7 +319,7 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         "warmup_steps": 0 if spec.network else min(WARMUP_STEPS, spec.planned_steps - 1),
         **(spec.straggler.fields if spec.straggler else {"straggler": None}),
         "failure": str(spec.failure) if spec.failure else None,
-        "tuning": spec.tune and spec.tune.trials,
+        "tuning": spec.tune and (spec.tune.trials or len(spec.tune.rates)),
         "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),
@@ -395,7 +384,8 @@ def _training_gap(spec: TrainSpec, mine: Session) -> dict[str, float | None]:
 
 
 async def _tune_and_train(spec: TrainSpec, tuning: Tuning, journal: Journal, comm: Comm) -> dict[str, Scalar]:
-    best, record = await tuned(spec, tuning, partial(program, tests=False), comm)
+    search = best_of_grid if tuning.rates else tuned
+    best, record = await search(spec, tuning, partial(program, tests=False), comm)
     return {**await program(best, journal)(comm), **record}
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from hpcdl.cases.keys.key import varies
+from hpcdl.cases.keys.key import FAULTS, varies
+from hpcdl.cases.parts.rate_grid import remember
 from hpcdl.exit_codes import UsageError
 from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.launch.environment import describe_job, differences
@@ -88,6 +89,8 @@ class FinishedParts:
                 continue
             digest = str(fields.get("digest"))
             self.paths[digest] = path
+            with suppress(*FAULTS):  # of a version with other keys
+                remember(fields)
             self.environments[str(environment.get("key"))] = environment
             if fields.get("correct") is False:
                 self.wrong.add(digest)

@@ -11,11 +11,12 @@ from contract.sessions import silent_journal
 from hpcdl import suite
 from hpcdl.cases import train
 from hpcdl.cases.keys import key
+from hpcdl.cases.parts import rate_grid
 from hpcdl.cases.train import program
 from hpcdl.data.digits import digits
 from hpcdl.data.parts.splits import with_validation
 from hpcdl.fabric.virtual.clocks import in_process
-from hpcdl.trace.recorder import Recorder
+from hpcdl.trace.recorder import Evaluation, Recorder
 from tests.data.test_validation import Watched
 
 
@@ -34,6 +35,7 @@ def run(spec, **options):
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch):
     monkeypatch.setattr(train, "_SEARCHES", {})
+    monkeypatch.setattr(rate_grid, "_RESULTS", {})
 
 
 @pytest.mark.slow
@@ -71,16 +73,72 @@ def test_a_trial_that_is_quick_by_luck_is_not_taken(monkeypatch):
     assert found[1]["tuning_images"] == 8 * 10 + 2 * 2 * 10
 
 
-def test_tuning_never_reads_a_test_image(monkeypatch):
+SHORT = {"rates": [0.001, 0.003, 0.01], "seed": 101}
+
+
+@pytest.mark.parametrize(("search", "keys"), [(train.tuned, {}), (rate_grid.best_of_grid, {"tune": SHORT})])
+def test_tuning_never_reads_a_test_image(monkeypatch, search, keys):
     watched = Watched(digits().test)
     monkeypatch.setattr(key, "_opened", lambda _: digits())
     divided = lambda data, share: replace(with_validation(data, share), test=watched)
     monkeypatch.setattr(key, "with_validation", divided)
-    spec = parsed().spec
-    in_process(1).run(lambda comm: train.tuned(spec, spec.tune, partial(program, tests=False), comm))
+    spec = parsed(**keys).spec
+    in_process(1).run(lambda comm: search(spec, spec.tune, partial(program, tests=False), comm))
     assert watched.read == 0
     run(spec)
     assert watched.read == len(watched)
+
+
+def best(monkeypatch, spec, *accuracies):
+    """Return what a grid finds if its trainings end with these accuracies (NaN: diverged), and the trainings."""
+    trained = []
+
+    async def evaluations(trial, _program, _comm):
+        trained.append(trial)
+        last = accuracies[spec.tune.rates.index(trial.learning_rate)]
+        return [Evaluation(3, 0.5, 1.0, 0.1, 1.0, 600), Evaluation(6, 1.0, 2.0, last, last, 1200)]
+
+    monkeypatch.setattr(rate_grid, "evaluations", evaluations)
+    (found,) = in_process(1).run(lambda comm: rate_grid.best_of_grid(spec, spec.tune, None, comm))
+    return found[0].learning_rate, found[1], trained
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "rate", "edge"),
+    [
+        ((0.5, 0.7, 0.6), 0.003, None),  # not the best on the way, which is 1
+        ((0.5, 0.6, 0.6), 0.003, None),  # of equal ones the smallest
+        ((0.5, 0.6, 0.8), 0.01, "HIGH: add 0.03333"),
+        ((0.5, np.nan, np.nan), 0.001, "LOW: add 0.0003333"),
+        ((0.09, np.nan, 0.08), 0.003, None),  # chance
+    ],
+)
+def test_the_rate_of_the_highest_final_accuracy_is_taken(monkeypatch, accuracies, rate, edge):
+    chosen, record, trained = best(monkeypatch, parsed(tune=SHORT).spec, *accuracies)
+    assert (chosen, record["tuning_edge"], record["tuning_images"]) == (rate, edge, 3600)
+    assert {(trial.seed, trial.stop_at_target) for trial in trained} == {(101, False)}
+
+
+def test_a_longer_grid_repeats_no_trial_of_a_finished_case(monkeypatch):
+    case = parsed(tune=SHORT, straggler={"rank": 1, "factor": 2})
+    record = {**case.fields(), **best(monkeypatch, case.spec, 0.8, 0.6, 0.7)[1]}
+    monkeypatch.setattr(rate_grid, "_RESULTS", {})  # another job
+    rate_grid.remember(record)
+    longer = parsed(tune={"rates": [0.0003, *SHORT["rates"]], "seed": 101}, seed=7).spec
+    chosen, found, trained = best(monkeypatch, longer, 0.7, 0, 0, 0)
+    assert (chosen, found["tuning_edge"], [trial.learning_rate for trial in trained]) == (0.001, None, [0.0003])
+
+
+@pytest.mark.parametrize("training", ["synchronous", "asynchronous", "d_psgd"])
+def test_trials_are_the_training_of_the_case_and_it_takes_the_best_rate(training):
+    """Trials are evaluated at their end alone, with the accuracy of the whole training."""
+    keys = {"training": training, "jitter": 0.2, "steps": 6}
+    found, evaluations = run(parsed(**keys, tune=SHORT).spec)
+    trials = {rate: parsed(**keys, tune=None, learning_rate=rate, seed=101).spec for rate in SHORT["rates"]}
+    seen = {rate: round(run(trial)[1][-1].accuracy, 6) for rate, trial in trials.items()}
+    assert found["tuning_trials"] == ", ".join(f"{rate}: {accuracy}" for rate, accuracy in seen.items())
+    chosen = max(seen, key=seen.get)
+    assert run(parsed(**keys, tune=None, learning_rate=chosen).spec)[1] == evaluations
 
 
 def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
@@ -108,6 +166,21 @@ def test_a_wrong_search_is_refused_in_one_line():
             "sandblaster",
             {"trials": 2, "optimizer": {"momentum": [0.1, 0.9]}},
             "'sandblaster' has its own optimizer",
+        ),
+        ("synchronous", {"rate": [0.1, 0.2]}, "did you mean 'rates'?"),
+        *(
+            ("synchronous", {**SHORT, **wrong}, f"s.toml: [[case]] 1: tune: {message}")
+            for wrong, message in [
+                ({"rates": [0.1, 0.2]}, "rates: must be 3 to 1000 ascending positive numbers, not [0.1, 0.2]"),
+                ({"rates": [0.1, 0.3, 0.2]}, "rates: must be 3"),
+                ({"rates": [0.0, 0.1, 0.2]}, "rates: must be 3"),
+                ({"rates": [0.1, 0.2, 0.3]}, "rates: 0.001, the case's own, is not among [0.1, 0.2, 0.3]"),
+                ({"rates": []}, "seed: is for the trials of a grid; give rates"),
+                ({"seed": -1}, "seed: give the trials a seed from 0 on that the case has not, such as 101"),
+                ({"seed": 1}, "seed: 1 is one of the case; take another"),
+                ({"trials": 3}, "trials: a grid has one trial for each of its rates; leave trials or rates out"),
+                ({"learning_rate": [0.1, 1.0]}, "learning_rate: a grid has"),
+            ]
         ),
     ]:
         with pytest.raises(suite.UsageError) as error:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from conftest import Hand
 
 from hpcdl.report.run.findings import Findings
+from hpcdl.report.run.warnings import warnings
 from hpcdl.report.sections import deciding
 
 
@@ -35,7 +36,7 @@ def test_each_configuration_has_its_first_and_the_methods_are_ranked_over_all(ha
     """Configurations are named by what distinguishes them: here their networks, lists included."""
     slow, quick = networks = ("tree(hosts=[1, 4],hop_seconds=1)", "ethernet-10g")
     found = findings(hand, networks)
-    configurations, tuned = deciding.page(found).tables
+    (configurations,), (tuned,) = deciding.page(found).tables, deciding.tuning_page(found).tables
     (over_all,) = deciding.profiles_page(found).tables
     assert [(row[0], row[1], row[-1]) for row in configurations.rows] == [
         (slow, "d_psgd", "decided"),
@@ -53,6 +54,20 @@ def test_each_configuration_has_its_first_and_the_methods_are_ranked_over_all(ha
         "training takes up to 1.99 times as long."
     )
     assert [chart.title for chart in deciding.profile_charts(found)] == ["Performance profiles"]
+
+
+def test_a_grid_shows_the_accuracy_of_each_rate_and_warns_of_an_edge(hand):
+    grid = {"tuning": 3, "tuned": "learning_rate=0.1", "tuning_images": 600, "tuning_trials": "0.1: 0.7, 0.2: 0.6"}
+    for seed in (1, 2):
+        hand.train([[10.0] * 20] * 2, seed=seed, tuning_edge="LOW: add 0.05", **grid)
+    run = hand.read()
+    found = Findings(run, "run")
+    (table,) = deciding.tuning_page(found).tables
+    (row,) = table.rows
+    assert row[3:] == ("learning_rate=0.1", "LOW: add 0.05", "0.1: 0.7, 0.2: 0.6", "3", "600")
+    (line,) = [line for line in warnings(run, found.records) if "learning rate" in line]
+    assert line.startswith("The best learning rate of 2 cases is at an edge of its grid.")
+    assert line.endswith(" (2 ranks, seed 1), LOW: add 0.05.")
 
 
 def test_of_several_batches_of_a_method_the_best_one_has_its_profile(hand):

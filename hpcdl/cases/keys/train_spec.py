@@ -23,7 +23,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.protocol import LossScaling, Optimizer
 from hpcdl.optim.parts.schedules import schedule
-from hpcdl.registry import nearest
+from hpcdl.registry import nearest, shortened
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import Mesh, ModelGroup
@@ -42,31 +42,49 @@ SEED: Final = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """A search for the learning rate, and for settings of optimizer and strategy.
+    """A search for the learning rate, and for settings of optimizer and strategy, or a grid of learning ``rates``.
 
     Ranges are pairs of positive numbers, searched on a logarithmic scale; two integers give integers. The first
-    trial has the case's own settings; the others have quasi-random ones (Halton 1960, scrambled). Trials run
-    without straggler, failure and jitter, on ``network`` or on that of the case. Raises ValueError for numbers out
-    of range.
+    trial has the case's own settings; the others have quasi-random ones (Halton 1960, scrambled). Trials run on
+    ``network`` or on that of the case, without straggler and failure, those of a search also without jitter.
+    Raises ValueError for numbers out of range.
     """
 
-    trials: int
+    trials: int = 0
+    rates: tuple[float, ...] = ()
+    seed: int | None = None
     learning_rate: tuple[float, float] | None = None
     optimizer: Mapping[str, Any] = field(default_factory=dict, hash=False)
     training: Mapping[str, Any] = field(default_factory=dict, hash=False)
     network: str = ""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.trials <= MAX_TRIALS:
-            raise ValueError(f"trials: must be from 1 to {MAX_TRIALS}, not {self.trials}")
         if self.network and self.network not in NETWORKS:
             raise ValueError(f"network: unknown {self.network!r}{nearest(self.network, NETWORKS)}")
+        if self.rates:
+            self._check_grid()
+            return
+        if self.seed is not None:
+            raise ValueError("seed: is for the trials of a grid; give rates, or leave seed out")
+        if not 1 <= self.trials <= MAX_TRIALS:
+            raise ValueError(f"trials: must be from 1 to {MAX_TRIALS}, not {self.trials}, or give rates and seed")
         for (_, name), ends in self.ranges.items():
             numbers = isinstance(ends, list | tuple) and all(type(end) in {int, float} for end in ends)
             if not numbers or len(ends) != 2 or not 0 < ends[0] < ends[1] < math.inf:
                 raise ValueError(f"{name}: must be two numbers, 0 < low < high, not {ends!r}")
         if not self.ranges:
             raise ValueError("learning_rate: give a range of it, or of a setting of optimizer or training")
+
+    def _check_grid(self) -> None:
+        for name in ("trials", "learning_rate", "optimizer", "training"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: a grid has one trial for each of its rates; leave {name} or rates out")
+        numbers = all(type(rate) in {int, float} and 0 < rate < math.inf for rate in self.rates)
+        if not numbers or not 3 <= len(self.rates) <= MAX_TRIALS or [*self.rates] != sorted({*self.rates}):
+            wrong = f"not {shortened([*self.rates])}"
+            raise ValueError(f"rates: must be 3 to {MAX_TRIALS} ascending positive numbers, {wrong}")
+        if self.seed is None or self.seed < 0:
+            raise ValueError("seed: give the trials a seed from 0 on that the case has not, such as 101")
 
     @property
     def ranges(self) -> dict[tuple[str, str], Any]:
@@ -76,11 +94,11 @@ class Tuning:
         return own | {(key, name): ends for key, settings in parts for name, ends in settings.items()}
 
     def points(self) -> list[dict[tuple[str, str], float]]:
-        """Return the settings of the trials after the first."""
+        """Return the settings of the trials of a grid, or of a search's trials after the first."""
         from scipy.stats import qmc  # late: ranks do not need it
 
-        if self.trials == 1:
-            return []
+        if self.rates or self.trials == 1:
+            return [{("learning_rate", "learning_rate"): rate} for rate in self.rates]
         rows = qmc.Halton(len(self.ranges), seed=SEED).random(self.trials - 1)
         return [
             {

@@ -66,6 +66,7 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     return [
         *(f"{line}." for line in run.copies),
         *_diverged(records),
+        *_tuning(records),
         *_repeated(run),
         *_mixed(run),
         *_emulated(run),
@@ -88,6 +89,14 @@ def _diverged(records: Sequence[Record]) -> Iterator[str]:
         yield (
             f"{plural(len(cases), 'case')} diverged: a loss or parameter is not finite, so that there is no "
             f"accuracy and no target is reached. Try a lower learning rate. The first case diverged {first}."
+        )
+
+
+def _tuning(records: Sequence[Record]) -> Iterator[str]:
+    if cases := [record for record in records if record.tuning_edge]:
+        yield (
+            f"The best learning rate of {plural(len(cases), 'case')} is at an edge of its grid. Add one rate "
+            f"there to all grids, twice at most. The first case is {case_name(cases[0])}, {cases[0].tuning_edge}."
         )
 
 

@@ -37,7 +37,7 @@ class Naming:
 
     def __init__(self, decisions: Sequence[Decision]) -> None:
         every = [each for decision in decisions for each in decision.candidates]
-        self._names: Final = Names(map(_untuned, every))
+        self._names: Final = Names(_untuned(each.record) for each in every)
         words = [set(_words(decision)) for decision in decisions]
         self._shared: Final = set.intersection(*words) if len(words) > 1 else set[str]()
         self._batches: Final = group_by_key((self.method(each), each.record.global_batch) for each in every)
@@ -46,7 +46,7 @@ class Naming:
 
     def method(self, candidate: Candidate) -> str:
         """Return the name of a method, the same in all configurations."""
-        return self._names(_untuned(candidate))
+        return self._names(_untuned(candidate.record))
 
     def __call__(self, candidate: Candidate) -> str:
         """Return the name of a method, with its batch where methods of a configuration differ in it."""
@@ -80,9 +80,8 @@ def _where(words: Sequence[str]) -> str:
     return text or " in the plain configuration"
 
 
-def _untuned(candidate: Candidate) -> Record:
+def _untuned(record: Record) -> Record:
     """Return the case without a learning rate that a search replaced."""
-    record = candidate.record
     return record.but(learning_rate=None) if record.tuned else record
 
 
@@ -94,7 +93,7 @@ def _words(decision: Decision) -> list[str]:
 
 
 def page(findings: Findings) -> Section:
-    """Return the configurations, the methods that missed seeds, and the searches for settings."""
+    """Return the configurations, and the methods that missed seeds."""
     decisions, title = findings.decisions, "Time to the target"
     if not decisions:
         return Section(title)
@@ -103,16 +102,6 @@ def page(findings: Findings) -> Section:
     judged = [(decision, candidate) for decision in decisions for candidate in decision.candidates]
     if missed := [pair for pair in judged if pair[1].state != "reached" or pair[1].lost]:
         tables.append(table(_missed(name), missed, "Missed seeds, and methods left out", left=2))
-    tuned = {
-        (str(record.model), str(record.ranks), name.method(candidate), *map(str, search))
-        for _, candidate in judged
-        if (record := candidate.record).tuned
-        for search in [(record.tuned, record.tuning, record.tuning_images)]
-    }
-    if tuned:
-        spent = ("model", "ranks", "method", "found", "trials", "images")
-        note = "Images: training images of all trials of a search."
-        tables.append(Table("Tuning", spent, sorted(tuned), 4, [note]))
     return Section(title, tables=tables)
 
 
@@ -233,6 +222,22 @@ def _among(name: Naming, some: Sequence[Decision], every: Sequence[Decision]) ->
 
 
 SECTION: Final = Declaration(24, page, rows=48, answer=answer)
+
+
+def tuning_page(findings: Findings) -> Section:
+    """Return a row for each search for settings; cases that differ in seed share it."""
+    tuned = [_untuned(record) for record in findings.records if record.tuned]
+    name, header = Names(tuned), ("model", "ranks", "method", "found", "edge", "accuracies", "trials", "images")
+    found = (Record.tuned, Record.tuning_edge, Record.tuning_trials, Record.tuning, Record.tuning_images)
+    rows = {
+        (str(case.model), str(case.ranks), name(case), *(str(quantity.of(case) or NONE) for quantity in found))
+        for case in tuned
+    }
+    note = "Accuracies: validation images, at the end. Edge: of the grid. Images: training images of all trials."
+    return Section("Tuning", tables=[Table("", header, sorted(rows), 6, [note])] if rows else [])
+
+
+TUNING: Final = Declaration(25, tuning_page, rows=48, name="tuning")
 
 
 class Profile(NamedTuple):
