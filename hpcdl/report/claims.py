@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from hpcdl.report.run.claims import (
     SOURCES,
     WORST_FIRST,
     YES,
+    Clause,
     ClauseDecision,
     Decision,
     Source,
@@ -34,7 +36,17 @@ MARKED: Final = {
     MODEL: "model",
 }
 """Verdicts in a table."""
-HEADER: Final = ("claim", "verdict", "number", "limit", "95 %", "reason of the limit", "by", "could fail")
+HEADER: Final = (
+    "claim",
+    "verdict",
+    "number",
+    "limit",
+    "95 %",
+    "reason of the limit",
+    "by",
+    "could fail",
+    "earlier",
+)
 NOTE: Final = (
     "Measurements, here or by others, and trainings in virtual time (losses, accuracies, epochs) decide claims. "
     "If a clause follows from a network model or given compute times, the verdict is model: that is no decision. "
@@ -45,9 +57,12 @@ NOTE: Final = (
     "range over seeds. Shares of seeds have exact bounds. Numbers without randomness have no interval. One seed "
     "decides nothing; nor do times of one launch or one job, or times of ranks that share cores."
 )
+STANDS: Final = "stands"
+"""What changed later in a row of the history of claims: nothing."""
 EARLIER: Final = (
     "Verdicts on pages of earlier commits, where the task, the limit, the words or the verdict changed later, or "
-    "the claim was removed. Ids are those of the registry that fixes claims before their next runs. "
+    "the claim was removed. Ids are those of the registry that fixes claims before their next runs; the column "
+    "earlier has them in short. "
     "reports/oracles/claims_history.py reads them from the history of the tree."
 )
 
@@ -121,12 +136,29 @@ def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Sect
     return Section(source.title, [f"{source.source}. {summary(decisions).sentence}"], tables=[table])
 
 
+@cache
+def _history() -> list[dict[str, str]]:
+    """Return the rows of the history of claims; the last of a clause of today stands."""
+    with (PAPERS / "claims_earlier.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _before(clause: Clause) -> str:
+    """Return the id of a clause in the registry, and its verdicts under other tasks and limits."""
+    rows = _history()
+    names = [row["id"] for row in rows if row["changed"] == STANDS and clause.text in row["clause"].split(" | ")]
+    past = [
+        f"{row['verdict'] or 'on no page'} {row['numbers'].partition(' (')[0]}".strip()
+        for row in rows
+        if row["id"] in names and row["changed"] != STANDS
+    ]
+    return f"{', '.join(dict.fromkeys(names))}: {'; '.join(past) or NONE}" if names else NONE
+
+
 def _earlier() -> Section:
     """Return the section of the verdicts that claims had under other tasks and limits."""
-    with (PAPERS / "claims_earlier.csv").open(encoding="utf-8", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["changed"] != "stands"]
     points = []
-    for row in rows:
+    for row in (row for row in _history() if row["changed"] != STANDS):
         head = f"{row['id']}, from {row['date']}: {row['clause'].replace('{}', '...')}"
         verdict = f"{row['verdict'] or NONE}, {row['numbers'] or 'on no page'}"
         points.append(f"{head}. Limit: {row['limit']}. Verdict: {verdict}. Changed then: {row['changed']}.")
@@ -136,7 +168,7 @@ def _earlier() -> Section:
 def _rows(decision: Decision) -> list[Row]:
     """Return rows of :data:`HEADER`: of the claim with the number that decides, and of each of several clauses."""
     claim, deciding, clauses = decision.claim, decision.deciding, decision.clauses
-    cells = _cells(deciding)[1:] if deciding else (NONE,) * 6
+    cells = _cells(deciding)[1:] if deciding else (NONE,) * (len(HEADER) - 2)
     rows = [(f"- {clause.sentence}", *_cells(clause)) for clause in clauses] if len(clauses) > 1 else []
     return [(f"{claim.text} ({claim.place})", MARKED[decision.word], *cells), *rows]
 
@@ -146,4 +178,5 @@ def _cells(decision: ClauseDecision) -> Row:
     clause, (number, bounds) = decision.clause, decision.here
     by = f"{decision.means} ({'PICO' if clause.run == BY_OTHERS else f'run {clause.run}'})"
     word = decision.verdict if decision.is_decided else MODEL
-    return MARKED[word], number, clause.limit, bounds, clause.because or NONE, by, clause.could_fail or NONE
+    why = clause.because or NONE, by, clause.could_fail or NONE
+    return MARKED[word], number, clause.limit, bounds, *why, _before(clause)
