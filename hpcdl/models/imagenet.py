@@ -1,4 +1,4 @@
-"""Networks for ImageNet, 2013 to 2014: network in network, also for CIFAR, VGG, GoogLeNet."""
+"""Networks for ImageNet, 2013 to 2014: network in network and GoogLeNet, both also for 32x32 images, and VGG."""
 
 from functools import partial
 from typing import Final
@@ -159,6 +159,30 @@ def googlenet(
     ]
 
 
+def inception_small(shape: Shape = (32, 32, 3), classes: int = 10) -> list[Layer]:  # noqa: ARG001
+    """Small GoogLeNet: three convolutions and four inception modules with half of GoogLeNet's filters.
+
+    Chosen here for 32x32 images: the layers of Szegedy et al. 2014, table 1, up to module 4b, the global average
+    and the classifier; 377,278 parameters on 32x32x3. Of the three halvings of the image before module 3a only
+    ``pool1`` is left: the first convolution is 3x3 with stride 1, and ``pool2`` is missing. There is no dropout
+    and no normalisation; batch normalisation would make gradients depend on how ranks divide a batch. Initial
+    values and factors on the learning rate are those of :func:`googlenet`.
+    """
+    return [
+        _convolution("conv1", 32, 3, padding=1),
+        MaxPooling("pool1", 3, stride=2),
+        _convolution("conv2_reduce", 32, 1),
+        _convolution("conv2", 96, 3, padding=1),
+        _inception("inception_3a", 32, 48, 64, 8, 16, 16),
+        _inception("inception_3b", 64, 64, 96, 16, 48, 32),
+        MaxPooling("pool3", 3, stride=2),
+        _inception("inception_4a", 96, 48, 104, 8, 24, 32),
+        _inception("inception_4b", 80, 56, 112, 12, 32, 32),
+        GlobalAverage("pool4"),
+        _linear("classifier", classes),
+    ]
+
+
 def _inception(
     name: str, direct: int, reduce3: int, filters3: int, reduce5: int, filters5: int, projected: int
 ) -> Concat:
@@ -186,4 +210,6 @@ def _head(name: str, classes: int, dropout: float) -> list[Layer]:
     return [Auxiliary(name, layers, weight=0.3)]
 
 
-OFFERS: Final = {function.__name__: function for function in (nin, nin_cifar, googlenet, vgg11, vgg16, vgg19)}
+OFFERS: Final = {
+    function.__name__: function for function in (nin, nin_cifar, googlenet, inception_small, vgg11, vgg16, vgg19)
+}

@@ -39,6 +39,8 @@ NETWORKS = {
     "googlenet": ((224, 224, 3), 1000, {}),
     "googlenet on 79x79": ((79, 79, 3), 10, {}),
     "googlenet without heads on 64x64": ((64, 64, 3), 10, {"auxiliary": False}),
+    "inception_small": ((32, 32, 1), 10, {}),
+    "inception_small on 13x9": ((13, 9, 3), 7, {}),
     "overfeat on 62x59": ((62, 59, 3), 10, {}),
     "vgg11 on 19x17": ((19, 17, 3), 10, {}),
     "vgg16 on 19x17": ((19, 17, 3), 10, {}),

@@ -17,7 +17,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import volumes
 
 SHAPES = {"lenet5": (3, 6, 2), "cifar_quick": (12, 15, 2), "nin_cifar": (6, 9, 2), "resnet20": (4, 7, 2)}
-SHAPES |= {"locally_connected_vision": (12, 15, 2)}
+SHAPES |= {"locally_connected_vision": (12, 15, 2), "inception_small": (6, 9, 2)}
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -66,7 +66,13 @@ def test_a_model_that_breaks_its_contract_is_found(layers, wrong, monkeypatch):
 def test_any_number_of_classes_and_the_smallest_images(name):
     """One pixel more than the size that is refused below, and three more in width."""
     smallest = {"alexnet": 55, "googlenet": 79, "nin": 55, "overfeat": 59, "vgg11": 17, "vgg16": 17, "vgg19": 17}
-    smallest |= {"locally_connected_vision": 12, "cifar_quick": 12, "nin_cifar": 6, "lenet5": 3}
+    smallest |= {
+        "locally_connected_vision": 12,
+        "cifar_quick": 12,
+        "nin_cifar": 6,
+        "inception_small": 6,
+        "lenet5": 3,
+    }
     side = smallest.get(name, 1)
     for classes in (3, 10):
         shape = (side, side + 3, 2)
@@ -82,6 +88,7 @@ def test_initial_weights_of_caffe_models_and_resnet_50():
     for name, shape, weights, vector in [
         ("alexnet", (55, 55, 3), 0.01, lambda layer: layer in {"conv2", "conv4", "conv5", "fc6", "fc7"}),
         ("resnet50", (32, 32, 3), None, lambda layer: "bn" in layer and "expand" not in layer),
+        ("inception_small", (32, 32, 1), None, lambda layer: 0 if "classifier" in layer else 0.2),
         ("googlenet", (79, 79, 3), None, lambda layer: 0 if "classifier" in layer else 0.2),
     ]:
         replica = Replica(registry.find("models", name)(shape, 10), shape, backend=backend("numpy"), seed=1)
@@ -130,6 +137,32 @@ def test_parameters_and_arithmetic():
         assert found.parameters == parameters
         if multiply_adds is not None:
             assert found.multiply_adds_per_image == pytest.approx(multiply_adds, rel=0.002)
+
+
+TABLE_1 = {
+    "3a": (16, 64, 96, 128, 16, 32, 32),
+    "3b": (16, 128, 128, 192, 32, 96, 64),
+    "4a": (8, 192, 96, 208, 16, 48, 64),
+    "4b": (8, 160, 112, 224, 24, 64, 64),
+}
+"""Side of the image in the small network, and GoogLeNet's filters: 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool proj."""
+
+
+@pytest.mark.parametrize(("channels", "classes"), [(3, 10), (1, 10), (3, 100)])
+def test_small_googlenet_has_half_of_the_filters_of_table_1(channels, classes):
+    convolutions, inputs = [(32, 3, channels, 32), (16, 1, 32, 32), (16, 3, 32, 96)], 96
+    for side, *filters in TABLE_1.values():
+        direct, reduce3, filters3, reduce5, filters5, projected = (number // 2 for number in filters)
+        convolutions += [(side, 1, inputs, number) for number in (direct, reduce3, reduce5, projected)]
+        convolutions += [(side, 3, reduce3, filters3), (side, 5, reduce5, filters5)]
+        inputs = direct + filters3 + filters5 + projected
+    parameters, multiply_adds = (inputs + 1) * classes, inputs * classes
+    for side, kernel, read, filters in convolutions:
+        parameters += (kernel**2 * read + 1) * filters
+        multiply_adds += side**2 * kernel**2 * read * filters
+    shape = (32, 32, channels)
+    found = volumes(registry.find("models", "inception_small")(shape, classes), shape, 1)
+    assert (found.parameters, found.multiply_adds_per_image) == (parameters, multiply_adds)
 
 
 def test_firecaffes_table_of_volumes():

@@ -207,6 +207,16 @@ def googlenet(_shape, classes, auxiliary=True):
     return GoogLeNet(classes, auxiliary)
 
 
+@sized
+def inception_small(_shape, classes):
+    return nn.Sequential(
+        *(conv(32, 3, padding=1), max_pool(3, 2), conv(32, 1), conv(96, 3, padding=1)),
+        *(Inception(32, 48, 64, 8, 16, 16), Inception(64, 64, 96, 16, 48, 32), max_pool(3, 2)),
+        *(Inception(96, 48, 104, 8, 24, 32), Inception(80, 56, 112, 12, 32, 32)),
+        *(GlobalAverage(), nn.LazyLinear(classes)),
+    )
+
+
 class Residual(nn.Module):
     def __init__(self, shortcut, *branch):
         super().__init__()

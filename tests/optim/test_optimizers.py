@@ -308,8 +308,8 @@ def test_without_a_gradient_biases_and_batch_normalisation_stay_and_weights_shri
         np.testing.assert_allclose(replica.parameters[tensor.span], factor * before[tensor.span], rtol=1e-15)
 
 
-CAFFES = {"alexnet", "cifar_quick", "googlenet", "lenet5", "nin", "nin_cifar"}
-"""Models whose published training file gives biases twice the learning rate."""
+CAFFES = {"alexnet", "cifar_quick", "googlenet", "inception_small", "lenet5", "nin", "nin_cifar"}
+"""Models whose published training file, or GoogLeNet's, gives biases twice the learning rate."""
 
 
 def test_only_caffes_models_have_factors_on_the_rate():
