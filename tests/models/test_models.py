@@ -70,8 +70,8 @@ def test_any_number_of_classes_and_the_smallest_images(name):
         "locally_connected_vision": 12,
         "cifar_quick": 12,
         "nin_cifar": 6,
-        "lenet5": 3,
         "inception_small": 6,
+        "lenet5": 3,
     }
     side = smallest.get(name, 1)
     for classes in (3, 10):
@@ -150,10 +150,7 @@ TABLE_1 = {
 
 @pytest.mark.parametrize(("channels", "classes"), [(3, 10), (1, 10), (3, 100)])
 def test_small_googlenet_has_half_of_the_filters_of_table_1(channels, classes):
-    convolutions, inputs = (
-        [(32, 3, channels, 64 // 2), (16, 1, 64 // 2, 64 // 2), (16, 3, 64 // 2, 192 // 2)],
-        192 // 2,
-    )
+    convolutions, inputs = [(32, 3, channels, 32), (16, 1, 32, 32), (16, 3, 32, 96)], 96
     for side, *filters in TABLE_1.values():
         direct, reduce3, filters3, reduce5, filters5, projected = (number // 2 for number in filters)
         convolutions += [(side, 1, inputs, number) for number in (direct, reduce3, reduce5, projected)]
