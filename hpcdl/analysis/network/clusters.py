@@ -88,11 +88,6 @@ class Measurement:
         return self.notes.strip() if "rail" in self.notes.lower() else ""
 
     @property
-    def ranks_per_node(self) -> int:
-        """Ranks of a node, the most."""
-        return -(-self.ranks // self.nodes)
-
-    @property
     def by_pico(self) -> bool:
         """True for PICO's own code over send and receive, False for an algorithm of the library."""
         return "_over" in self.algorithm
