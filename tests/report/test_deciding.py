@@ -65,8 +65,8 @@ def test_a_grid_shows_the_accuracy_of_each_rate_and_warns_of_an_edge(hand):
     (table,) = deciding.tuning_page(found).tables
     (row,) = table.rows
     assert row[3:] == ("learning_rate=0.1", "LOW: add 0.05", "0.1: 0.7, 0.2: 0.6", "3", "600")
-    (line,) = [line for line in warnings(run, found.records) if "learning rate" in line]
-    assert line.startswith("The best learning rate of 2 cases is at an edge of its grid.")
+    (line,) = [line for line in warnings(run, found.records) if "grid" in line]
+    assert line.startswith("The best trial of 2 cases is at an edge of its grid.")
     assert line.endswith(" (2 ranks, seed 1), LOW: add 0.05.")
 
 
