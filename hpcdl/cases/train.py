@@ -28,7 +28,7 @@ from hpcdl.cases.keys.checks import (
     too_large,
 )
 from hpcdl.cases.keys.compute_times import TIMES, shape_text
-from hpcdl.cases.keys.key import MAX_STEPS, Choice, about, given
+from hpcdl.cases.keys.key import MAX_STEPS, Choice, given
 from hpcdl.cases.keys.scheme import check_library, compression_fields, table_of, traits_of, try_compressor, try_out
 from hpcdl.cases.keys.suite_tables import EITHER_OR
 from hpcdl.cases.keys.train_spec import SEED, TrainSpec, Tuning
@@ -198,7 +198,7 @@ def _trials(case: Setup) -> None:
         raise ValueError(f"{name}: {own}, the case's own, is not among {[*tuning.grid]}")
     if tuning.grid and not {"tune", "seed", tuning.grid_key}.isdisjoint(tuning.like or ()):
         raise ValueError(f"like: trials have their own tune, seed and {tuning.grid_key}; leave them out")
-    for trial in _grid_trials(case) if tuning.like or tuning.batches else ():
+    for trial in grid_trials(case.spec, tuning) if tuning.like or tuning.batches else ():
         for refusal in refusals(CHECKS, case.kind, trial, [*(tuning.like or ())], elsewhere=case.elsewhere):
             at = f"{trial.global_batch}: " if tuning.batches else ""
             raise ValueError(f"{'like' if tuning.like else 'batches'}: {at}{refusal}")
@@ -208,11 +208,6 @@ def _trials(case: Setup) -> None:
         trial.training.check(None)
         trial.optimizer.make()
         trial.strategy.check_settings(trial.replicas, trial.training.in_full)
-
-
-def _grid_trials(case: Setup) -> list[TrainSpec]:
-    with about("like"):
-        return grid_trials(case.spec, case.tune)
 
 
 def _idle(case: Setup) -> object:

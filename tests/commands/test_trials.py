@@ -20,7 +20,7 @@ OTHER = f'{CASE.replace("seed = [1, 2]", "")}training = "asynchronous"\n'
 
 
 def kept(folder):
-    return json.loads((folder / "out/trials.json").read_text())["trials"]
+    return json.loads((folder / "out/trials.json").read_text())
 
 
 def test_the_run_takes_the_trials_over(hpcdl):
@@ -40,7 +40,7 @@ def test_the_run_takes_the_trials_over(hpcdl):
     assert again.stderr == "hpcdl: -o out: already has trials; add --resume or choose another folder\n"
     altered = {key: {"accuracy": 0.5 if '"learning_rate": 0.05,' in key else 0.1, "images": 9} for key in trials}
     file = hpcdl.folder / "out/trials.json"
-    file.write_text(json.dumps({"version": 1, "trials": altered}))
+    file.write_text(json.dumps(altered))
     told = hpcdl("run", suite, "--trials", "-o", "out", "--resume")
     assert (told.returncode, told.stdout.count("; best learning_rate=0.05\n")) == (0, 1)
     assert hpcdl("run", suite, "-o", "out").returncode == 0
@@ -60,7 +60,7 @@ def test_an_interrupted_run_keeps_the_trials_that_have_ended(hpcdl):
     assert not [*(hpcdl.folder / "out/parts").glob("*.h5")]
     mark = next(iter(before))
     before[mark]["images"] += 1  # a trial that ran again would have the images of before
-    (hpcdl.folder / "out/trials.json").write_text(json.dumps({"version": 1, "trials": before}))
+    (hpcdl.folder / "out/trials.json").write_text(json.dumps(before))
     short = hpcdl("run", suite, "-o", "out", "--resume", "--trials")
     assert short.returncode in {0, 3}
     assert kept(hpcdl.folder)[mark] == before[mark]
@@ -71,8 +71,8 @@ def test_an_interrupted_run_keeps_the_trials_that_have_ended(hpcdl):
     ("options", "message"),
     [
         ("--trials", "--trials: name the folder of the run that follows with -o"),
-        ("--trials -o out -n 2", "-n: not with --trials, which run in virtual time; leave -n out"),
-        ("--trials -o out --launches 2", "--trials: without --launches and --mix-environments"),
+        ("--trials -o out -n 2", "--trials: give -n, --launches, --case-timeout"),
+        ("--trials -o out --launches 2", "--trials: give -n, --launches, --case-timeout"),
         ("--trials -o out", "--trials: no case of the suite 'tiny' has a grid: tune with rates or batches"),
     ],
 )

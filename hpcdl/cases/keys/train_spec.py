@@ -97,8 +97,6 @@ class Tuning:
             raise ValueError(f"{name}: must be 3 to {MAX_TRIALS} ascending positive {noun}, {wrong}")
         if self.seed is None or self.seed < 0:
             raise ValueError("seed: give the trials a seed from 0 on that the case has not, such as 101")
-        if self.like is not None and not self.like:
-            raise ValueError("like: names no key; give one that the trials have instead of the case's own")
         if self.factor is not None and not (self.like and self.rates and 0 < self.factor < math.inf):
             raise ValueError("factor: must be a positive number beside rates and like")
 
@@ -196,14 +194,14 @@ class TrainSpec(StepSpec):
     jitter: float = key(0.0, least=0, most=MAX_JITTER, role="machine")
 
     def like(self, settings: Mapping[str, Any]) -> "TrainSpec":
-        """Return the case with keys as a suite gives them. Raises ValueError for a wrong one."""
+        """Return the case with keys as ``tune.like`` gives them. Raises ValueError for a wrong one."""
         declared, values = keys(TrainSpec), dict[str, Any]()
         for name, setting in settings.items():
             if name not in declared:
-                raise ValueError(f"{name}: unknown key{nearest(name, declared)}")
+                raise ValueError(f"like: {name}: unknown key{nearest(name, declared)}")
             values[name], wrong = read(declared[name], setting)
             if wrong:
-                raise ValueError(f"{name}: {wrong}")
+                raise ValueError(f"like: {name}: {wrong}")
             pairs = (pair for pair in EITHER_OR if name in pair)
             values |= {other: None for pair in pairs for other in pair if other not in settings}
         return replace(self, **values)

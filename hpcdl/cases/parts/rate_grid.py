@@ -16,9 +16,6 @@ from hpcdl.training.parts.journal import Journal
 
 Training = Callable[[TrainSpec, Journal], Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]]
 
-VERSION: Final = 1
-"""Of the file of trials."""
-
 
 @dataclass(frozen=True)
 class Ended:
@@ -39,17 +36,14 @@ class Trials:
     def keep(self, file: Path) -> str | None:
         """Take the trials of ``file``, and write each further one to it.
 
-        A file that cannot be read is renamed, and its trials run again; returned is then a line that says so.
+        One that cannot be read, of another version too, is renamed, and its trials run again: returned is a line.
         Raises OSError if it cannot be renamed.
         """
         self._file, self._ended = file, {}
         if not file.exists():
             return None
         try:
-            content = parse_json(read_text(file), file)
-            if not isinstance(content, dict) or content.get("version") != VERSION:
-                raise ValueError(f"{file}: not of version {VERSION}")  # noqa: TRY301
-            self._ended = from_json(dict[str, Ended], content.get("trials"), str(file))
+            self._ended = from_json(dict[str, Ended], parse_json(read_text(file), file), str(file))
         except ValueError as error:
             file.rename(file.with_name(f"{file.name}.damaged"))
             return f"{file.name} is renamed to {file.name}.damaged, and its trials run again: {error}"
@@ -66,7 +60,7 @@ class Trials:
             if self._file:
                 every = {key: asdict(ended) for key, ended in self._ended.items()}
                 with atomic_write(self._file) as path:
-                    path.write_text(json.dumps({"version": VERSION, "trials": every}, indent=1), encoding="utf-8")
+                    path.write_text(json.dumps(every, indent=1), encoding="utf-8")
         return self._ended[settings]
 
 

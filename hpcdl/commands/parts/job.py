@@ -173,11 +173,10 @@ def trials_alone(options: argparse.Namespace) -> int:
     """Run the trials of a suite in this process; return the exit code."""
     from hpcdl.run.trials import run_trials
 
-    for name, given in (("-n", options.ranks), ("--case-timeout", options.case_timeout)):
-        if given is not None:
-            raise UsageError(f"{name}: not with --trials, which run in virtual time; leave {name} out")
-    if options.launches != 1 or options.mix_environments:
-        raise UsageError("--trials: without --launches and --mix-environments; give them to the run that follows")
+    if options.ranks or options.case_timeout or options.launches != 1 or options.mix_environments:
+        raise UsageError(
+            "--trials: give -n, --launches, --case-timeout, --mix-environments to the run that follows"
+        )
     if options.folder is None:
         raise UsageError("--trials: name the folder of the run that follows with -o")
     chosen = load_suite(options)
