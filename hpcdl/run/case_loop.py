@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import threadpoolctl
 
 from hpcdl.cases.keys.key import varies
 from hpcdl.cases.keys.scheme import traits_of
@@ -17,7 +16,7 @@ from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
 from hpcdl.launch.counters import Usage, columns, health_of_case
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 from hpcdl.launch.process import HEARTBEAT, RELAUNCH, advice, status_folder
-from hpcdl.nn.backend import threads
+from hpcdl.nn.backend import computing
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure
 from hpcdl.run.job import Job
@@ -167,12 +166,8 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
         if case.failure and case.failure.comes(comm.rank, step):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    # a training that diverges overflows; the record shows it, and numpy would warn on each rank at each step
     allowed = case.spec.threads
-    kernels = getattr(case.spec, "kernels", None)
-    # threads of BLAS would wait actively on the cores of kernels' threads
-    of_blas = 1 if kernels is not None and kernels.divides_products else allowed
-    with threadpoolctl.threadpool_limits(of_blas, "blas"), threads(allowed), np.errstate(all="ignore"):
+    with computing(getattr(case.spec, "kernels", None), allowed):
         journal = Journal(recorder, mpi.counters, before_step, job.draw)
         program = case.module.program(case.spec, journal)
         sensors = None if case.setting("network") else job.sensors

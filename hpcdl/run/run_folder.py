@@ -1,35 +1,31 @@
 """Write a run folder: parts, log, run.h5 and report. Rank 0 alone."""
 
-import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from hpcdl.cases.keys.key import FAULTS, varies
-from hpcdl.cases.parts.rate_grid import remember
-from hpcdl.exit_codes import UsageError
+from hpcdl.cases.keys.key import varies
+from hpcdl.cases.parts.rate_grid import TRIALS
 from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.launch.environment import describe_job, differences
-from hpcdl.launch.mpirun import LAUNCH, on_terminal
+from hpcdl.launch.mpirun import CLEAR, LAUNCH, on_terminal
 from hpcdl.launch.process import STATUS
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 from hpcdl.run.job import Job
 from hpcdl.suite import Case, Suite
-from hpcdl.trace.files import JsonMapping, JsonObject, open_log
+from hpcdl.trace.files import TRIALS_FILE, JsonMapping, JsonObject, open_log
 from hpcdl.trace.link_counters import LinkCounters, recorded, total
 from hpcdl.trace.recorder import Packed, Scalar, TraceError
 
 BAR: Final = 20
 """Characters of the progress bar."""
-CLEAR: Final = "\r\x1b[K"
-"""Clear the line: carriage return, erase to the end of the line (ECMA-48)."""
 _UNITS: Final = (("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -89,8 +85,6 @@ class FinishedParts:
                 continue
             digest = str(fields.get("digest"))
             self.paths[digest] = path
-            with suppress(*FAULTS):  # of a version with other keys
-                remember(fields)
             self.environments[str(environment.get("key"))] = environment
             if fields.get("correct") is False:
                 self.wrong.add(digest)
@@ -110,23 +104,6 @@ class FinishedParts:
             path.rename(path.with_name(f"{path.name}{DAMAGED}"))
             lines.append(f"parts/{path.name} is renamed to {path.name}{DAMAGED}, and its case runs again: {why}")
         return lines
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Lock a run folder by its log, if its file system has locks. Raises UsageError if another process did."""
-    try:
-        log = open_log(folder / "log.txt")
-    except OSError as error:
-        raise UsageError(f"-o {folder}: log.txt cannot be written: {error.strerror}") from None
-    with os.fdopen(log, "a"):
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"-o {folder}: another hpcdl process is writing to it") from None
-        except OSError:
-            pass
-        yield
 
 
 def draw_of(folder: Path, environment: Mapping[str, str]) -> int:
@@ -191,8 +168,9 @@ class RunFolder:
             self._environment["link_counters"] = recorded(self._schema.read(run, wanted=()).environment)
         run.unlink(missing_ok=True)
         self._log = os.fdopen(open_log(self._folder / "log.txt"), "a", encoding="utf-8")
-        for line in self._earlier.set_aside_damaged():
-            self.show(line)
+        for line in (*self._earlier.set_aside_damaged(), TRIALS.keep(self._folder / TRIALS_FILE)):
+            if line:
+                self.show(line)
         cases, earlier = self._suite.cases, failed_cases.read(self._parts)
         missing = [number for number, case in enumerate(cases) if not self._finished(case)]
         if len(missing) < len(cases):
