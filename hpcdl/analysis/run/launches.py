@@ -408,6 +408,8 @@ def _numbers(launch: Launch) -> dict[str, float]:
             value = tested.get(column)
             numbers[name] = float(last[column]) if value is None else value
         numbers["best_accuracy"] = float(tests["accuracy"].max())
+        sent = (launch.record.sent_bytes or math.nan) / launch.record.ranks
+        numbers["bytes_to_target"] = sent * numbers["samples_to_target"] / float(tests["samples"].max())
         numbers["residual_norm_largest"] = float(tests["residual_norm"].max())
     elif launch.last_loss is not None:
         numbers["final_loss"] = launch.last_loss
