@@ -23,6 +23,7 @@ from hpcdl.trace.schema import CaseRecord, packed, read, read_part, write_part
 ROOT = Path(__file__).parents[2]
 REPORTS = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
 WITHOUT = {
+    "under-load": "its four former suites still have a report each",
     "alltoallv": "for a cluster of many ranks; on two cores it runs in seconds",
     "stragglers": "for a cluster; `waiting` measures slow workers on two cores",
     "firecaffe": "ten minutes on two cores shared by 8 ranks; firecaffe-cluster answers for 128",
