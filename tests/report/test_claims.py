@@ -233,6 +233,8 @@ def test_a_time_is_compared_by_launches_of_one_or_two_runs():
     for launch, record in enumerate(by_seed, 1):
         record.samples = {launch: record.samples[1]}
     assert decided(part, by_seed, measured("other", tree)).word == YES
+    hidden = decided(beside, measured("one", [0.0] * 4 + [0.1]), b=measured("other", tree))
+    assert (hidden.word, hidden.found[0].votes) == (YES, (5, 5))  # no logarithm
     shared = decided(part, measured("one", ring, oversubscribed=True), measured("other", tree))
     assert (shared.word, shared.doubt) == (OPEN, "ranks share cores")
 

@@ -245,7 +245,7 @@ class Found:
     wide: Interval = NOTHING
     """With the bounds at the error by the number of clauses, of which one refutes."""
     votes: tuple[int, int] = (0, 0)
-    """If a training diverged: units that keep the limits, of all."""
+    """If a training diverged, or a ratio is 0 and has no logarithm: units that keep the limits, of all."""
     clauses: int = 1
     """Numbers of the part."""
     used: int = 0
@@ -473,8 +473,10 @@ def _found(clause: Clause, part: Part, records: Mapping[str, Sequence[Record]], 
         of_first, of_other = (
             Side(values, "seed" if kind is Kind.TRAINED else "launch") for values in (first, other)
         )
-        is_lost = any(side.lost for _, side in sides)
-        size = compare(of_first, of_other, quotient=clause.is_quotient, vote=is_lost)
+        vote = any(side.lost for _, side in sides) or (
+            clause.is_quotient and min(first.values(), default=1.0) <= 0
+        )
+        size = compare(of_first, of_other, quotient=clause.is_quotient, vote=vote)
         value, wide = (size.interval(1 - 2 * tail) for tail in tails)
         votes = sum(clause.keeps(each, each) for each in size.sizes), len(size.sizes)
     return Found(clause, value, wide, votes, len(part.clauses), len(units), doubt)
