@@ -104,11 +104,10 @@ class Kind(StrEnum):
         return bool(record.network) == (self is Kind.TRAINED) and (is_trained or self is Kind.MESSAGES)
 
     def units(self, record: Record) -> list[tuple[Unit, Record]]:
-        """Return a record for each seed, launch or job; a disturbed launch does not count beside fair ones."""
+        """Return a record for each seed, launch or job; a disturbed launch counts too, as the registry has it."""
         if self in {Kind.TRAINED, Kind.OTHERS}:
             return [(str(record.settings["job"]) if self is Kind.OTHERS else record.seed or 0, record)]
-        launches = record.samples or {1: record}
-        return [(launch or 1, one) for launch, one in launches.items() if record.disturbed or not one.disturbed]
+        return [(launch or 1, one) for launch, one in (record.samples or {1: record}).items()]
 
 
 @dataclass(frozen=True, kw_only=True)
