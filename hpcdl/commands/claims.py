@@ -47,7 +47,7 @@ def execute(options: argparse.Namespace) -> int:
         except UsageError as error:
             runs[name], unread = [], unread + 1
             print(f"hpcdl: {message(error)}: its claims are not decided", file=sys.stderr)
-    make = partial(document, every_source, runs, chosen, options.runs)
+    make = partial(document, every_source, runs, chosen)
     if options.output is not None:
         write_page(options.output, [make()])
     page = make(short=True)

@@ -5,7 +5,6 @@ import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
@@ -15,7 +14,6 @@ from hpcdl.report.formats.tables import Row, Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.claims import (
     ABSENT,
-    BY_OTHERS,
     NO,
     OPEN,
     SOURCES,
@@ -50,6 +48,9 @@ NOTE: Final = (
     "accuracy and needs infinitely many epochs: then seeds vote, and 5 of 5, 9 of 10 or 10 of 12 decide. Of "
     "about 80 verdicts up to one in twenty may be wrong by chance."
 )
+MAKE: Final = (
+    "`python reports/make.py measure FOLDER NAME` makes the runs whose names it is given; there is none of"
+)
 STANDS: Final = "stands"
 """What changed later in a row of the history of claims: nothing."""
 EARLIER: Final = (
@@ -63,14 +64,12 @@ def document(
     sources: Sequence[Source],
     records: Mapping[str, Sequence[Record]],
     chosen: Collection[str] = WORST_FIRST,
-    folder: Path = Path("FOLDER"),
     *,
     short: bool = False,
 ) -> Document:
     """Return the page of the decisions on the claims of each source, by the records of each run.
 
-    ``chosen``: verdicts of the parts that it shows. ``folder``: folder of the runs, in commands that make them.
-    ``short``: one row per part, with what fits into 80 columns.
+    ``chosen``: verdicts of the parts that it shows. ``short``: one row per part, with what fits into 80 columns.
     """
     decided = [[decide(claim, part, records) for claim in one.claims for part in claim.parts] for one in sources]
     shown = [[decision for decision in decisions if decision.word in chosen] for decisions in decided]
@@ -79,12 +78,12 @@ def document(
     listed = [_listed(decision) for word in (NO, OPEN) for decision in every if decision.word == word]
     lacking = [decision for decision in every if decision.word == ABSENT]
     absent = dict.fromkeys(run for decision in lacking for run in decision.part.runs if not records.get(run))
-    commands = [f"hpcdl run suites/{run}.toml -o {folder}/{run}" for run in absent if run != BY_OTHERS]
+    names = [f"{MAKE}: {', '.join(absent)}."] if absent else []
     is_whole = len(sources) == len(SOURCES) and len(every) == len(known) and not short
     sections = [
         Section("Verdicts by kind", tables=[_counts(known)]),
         Section("Refuted or open", points=listed),
-        Section("No run: commands that make them", points=commands),
+        Section("No run", names),
         *(_section(source, decisions, short) for source, decisions in zip(sources, shown, strict=True)),
         *([_not_claims(), _earlier()] if is_whole else []),
     ]

@@ -104,11 +104,10 @@ class Kind(StrEnum):
         return bool(record.network) == (self is Kind.TRAINED) and (is_trained or self is Kind.MESSAGES)
 
     def units(self, record: Record) -> list[tuple[Unit, Record]]:
-        """Return a record for each seed, launch or job; a disturbed launch does not count beside fair ones."""
+        """Return a record for each seed, launch or job; a disturbed launch counts too, as the registry has it."""
         if self in {Kind.TRAINED, Kind.OTHERS}:
             return [(str(record.settings["job"]) if self is Kind.OTHERS else record.seed or 0, record)]
-        launches = record.samples or {1: record}
-        return [(launch or 1, one) for launch, one in launches.items() if record.disturbed or not one.disturbed]
+        return [(launch or 1, one) for launch, one in (record.samples or {1: record}).items()]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,7 +244,7 @@ class Found:
     wide: Interval = NOTHING
     """With the bounds at the error by the number of clauses, of which one refutes."""
     votes: tuple[int, int] = (0, 0)
-    """If a training diverged: units that keep the limits, of all."""
+    """If a training diverged, or a ratio is 0 and has no logarithm: units that keep the limits, of all."""
     clauses: int = 1
     """Numbers of the part."""
     used: int = 0
@@ -473,8 +472,10 @@ def _found(clause: Clause, part: Part, records: Mapping[str, Sequence[Record]], 
         of_first, of_other = (
             Side(values, "seed" if kind is Kind.TRAINED else "launch") for values in (first, other)
         )
-        is_lost = any(side.lost for _, side in sides)
-        size = compare(of_first, of_other, quotient=clause.is_quotient, vote=is_lost)
+        vote = any(side.lost for _, side in sides) or (
+            clause.is_quotient and min(first.values(), default=1.0) <= 0
+        )
+        size = compare(of_first, of_other, quotient=clause.is_quotient, vote=vote)
         value, wide = (size.interval(1 - 2 * tail) for tail in tails)
         votes = sum(clause.keeps(each, each) for each in size.sizes), len(size.sizes)
     return Found(clause, value, wide, votes, len(part.clauses), len(units), doubt)
