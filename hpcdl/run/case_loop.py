@@ -63,7 +63,7 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
         part = root / "parts" / part_name(number, case)
         limit = case.timeout_seconds if options.case_timeout is None else options.case_timeout
         watchdog.begin(case.name, part, limit, job.mpi if comm else None)
-        results, traces, failures = _run_case(case, job, comm, part)
+        results, traces, failures = _run_case(case, job, comm, part, run_folder)
         watchdog.end(case.name)
         if run_folder and failures:
             run_folder.fail(number, failures)
@@ -108,7 +108,7 @@ def _misplaced(suite: Suite, numbers: Sequence[int], hosts: Sequence[tuple[str, 
 
 
 def _run_case(
-    case: Case, job: Job, comm: MpiComm | None, part: Path
+    case: Case, job: Job, comm: MpiComm | None, part: Path, run_folder: RunFolder | None
 ) -> tuple[dict[str, Scalar], list[Packed], Sequence[Failure]]:
     """Run a case on the ranks of ``comm``, while the others sleep; return results, traces and failures, on rank 0.
 
@@ -117,7 +117,7 @@ def _run_case(
     failure: Failure | None = None
     begin = job.counters.sample()
     try:
-        result, mine, usage = ({}, list[bytes](), None) if comm is None else _run_here(case, job, comm)
+        result, mine, usage = ({}, list[bytes](), None) if comm is None else _run_here(case, job, comm, run_folder)
     except BaseException as error:
         line = " ".join(f"{type(error).__name__}: {error}".split())
         failure = Failure(case.name, line, job.world.rank, "".join(traceback.format_exception(error)))
@@ -153,7 +153,9 @@ def _run_case(
     return result, every, ()
 
 
-def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes], Usage]:
+def _run_here(
+    case: Case, job: Job, comm: MpiComm, run_folder: RunFolder | None
+) -> tuple[dict[str, Scalar], list[bytes], Usage]:
     """Return a case's results on this rank, its traces, one per simulated rank, and the use of its cores."""
     mpi = job.mpi
     trace = case.spec.trace
@@ -161,6 +163,8 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
     recorder.clock_offset_ns = job.clock_offset_ns
 
     def before_step(step: int) -> None:
+        if run_folder:
+            run_folder.show_step(step, recorder.evaluations)
         if trace == "alternating":
             mpi.events = None if step % 2 else recorder.events
         if case.failure and case.failure.comes(comm.rank, step):
