@@ -25,6 +25,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -34,6 +35,7 @@ import tomllib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from queue import Queue
 from threading import Event, Lock, Timer
@@ -93,26 +95,24 @@ table, and the command that measures it again. The words of the answers:
 all tables and figures of a report: `hpcdl report reports/data/NAME.json.xz -o page.html`.
 """
 GROUPS = (
-    *(
-        "Start here",
-        "Interconnect",
-        "Under load",
-        "Scaling",
-        "Methods of training",
-        "Compression and memory",
-        "Papers",
-    ),
-    *("Other people's tools", "hpcdl itself"),
+    *("Start here", "Interconnect", "Scaling", "Large batches", "Methods of training", "Compression"),
+    *("Papers", "hpcdl itself"),
 )
-"""Groups of reports, by who asks."""
+"""Groups of reports, by the questions that they answer."""
 OTHERS = (
-    ("Papers", "claims", "Which claims of the papers do these runs confirm?", ""),
+    ("Papers", "claims", "Which claims hold?", ""),
     (
-        *("hpcdl itself", "gpu", "Does hpcdl train correctly on a GPU, and as fast as PyTorch?"),
+        *("hpcdl itself", "gpu", "What changes on a GPU?"),
         "On one H200 GPU training steps are 1.08 to 1.68 times as fast as PyTorch's.",
     ),
 )
 """Group, name, question and answer of pages that are not made of data; the answer of claims is computed."""
+MOVED = """
+## Where did a page go?
+
+The answer of a page that is gone is on another page, or a command prints it.
+
+"""
 TWICE = """
 ## Measured twice
 
@@ -135,17 +135,21 @@ class Report:
     of: str = ""
     """Report whose page states this measurement, on another testbed; empty: it has a page of its own."""
     question: str = ""
-    """Of a printed report; others have their suite's."""
+    """Of a printed report; others have their suite's. One on another's page has one if its answer stands there."""
     figure: str = ""
     """Beginning of the figure's title; empty: the main figure of the section that answers."""
-    table: str = ""
-    """Title of the table that is shown, or of its section; empty: the section that answers."""
+    tables: tuple[str, ...] = ()
+    """Titles of the tables that are shown, or of their sections; empty: the section that answers."""
     answers: str = ""
     """Words of the printed line that answers; empty: the sentence below the heading VERDICT."""
     not_shown: str = ""
     """What the numbers do not show, in a sentence."""
     printed: bool = False
     """True if the page is what the command prints."""
+    answer_alone: bool = False
+    """True if another report's page has only the answer of what the command prints."""
+    stands: bool = False
+    """True if the data remain as they are: no measurement replaces them."""
     simulated: bool = False
     """True if one process makes it in virtual time: each core runs such a report at once."""
     root: bool = False
@@ -163,6 +167,8 @@ class Report:
 
     def obstacle(self) -> str | None:
         """Return why it cannot be measured here; None if it can."""
+        if self.stands:
+            return "its data stand"
         if self.root and os.geteuid():
             return "needs root, for emulated hosts"
         absent = [name for name in self.needs if importlib.util.find_spec(name) is None]
@@ -171,10 +177,25 @@ class Report:
 
 def reports(names: list[str]) -> list[Report]:
     """Return the reports of ``reports.toml``, in their order; those of ``names``, if there are any."""
-    known = [Report(**table) for table in tomllib.loads((HERE / "reports.toml").read_text())["report"]]
+    listed = tomllib.loads((HERE / "reports.toml").read_text())["report"]
+    known = [Report(**{**table, "tables": tuple(table.get("tables", ()))}) for table in listed]
     if unknown := set(names) - {report.name for report in known}:
         sys.exit(f"unknown report {min(unknown)!r}; reports/reports.toml has: {', '.join(r.name for r in known)}")
     return [report for report in known if not names or report.name in names]
+
+
+def moved() -> str:
+    """Return the table of pages that are gone, with the report that has their answer, or a command."""
+    pages = tomllib.loads((HERE / "reports.toml").read_text()).get("moved", {}).items()
+    rows = [(page, to if to.startswith("`") else f"[{to}]({to}.md)") for page, to in pages]
+    table = [("page", "successor"), ("---", "---"), *rows]
+    return "".join(f"| {page} | {to} |\n" for page, to in table)
+
+
+def question_of(report: Report) -> str:
+    """Return the question of a report's suite."""
+    suite = suite_of(report)
+    return str(tomllib.loads(suite.read_text())["suite"]["question"]) if suite.exists() else report.question
 
 
 def made() -> dict[str, dict[str, object]]:
@@ -323,8 +344,10 @@ def copy_cases(report: Report, runs: Path, calls: Calls) -> None:
     from hpcdl.suite import load
     from hpcdl.trace.recorder import TraceError
 
+    words = shlex.split(report.command)
+    of = {name: [value for option, value in pairwise(words) if option == name] for name in ("--case", "--set")}
     try:
-        suite = load(suite_of(report))
+        suite = load(suite_of(report), of["--set"], of["--case"], full="--full" in words)
     except UsageError:  # hpcdl run will print it
         return
     cases, folder = {case.digest: case for case in suite.cases}, runs / report.name / "parts"
@@ -515,7 +538,7 @@ def findings_of(report: Report, file: Path) -> Findings:
 
 
 def page_of(report: Report, file: Path, rows: int) -> tuple[Findings, Document, list[Section]]:
-    """Return the findings in records, all of their sections, and those of a page: the answer, then a table.
+    """Return the findings in records, all of their sections, and those of a page: the answer, then tables.
 
     The second has the figures, of the section that answers first. Of several tables of a section with a short form
     the page has that.
@@ -530,16 +553,20 @@ def page_of(report: Report, file: Path, rows: int) -> tuple[Findings, Document, 
     by_title = {one.title: one for one in whole.sections}
     tables = {table.title: replace(one, tables=[table]) for one in whole.sections for table in one.tables}
     chosen = [by_title[title] for title in [*titles, whole.main] if title in by_title]
-    named = [{**tables, **by_title}[report.table]] if report.table else []
     others = [one for one in whole.sections[1:] if one.title != "Warnings"]
-    main = next((one for one in [*named, *chosen, *others] if one.tables), whole.sections[-1])
-    charts = [chart for one in (main, *chosen, *whole.sections) for chart in one.charts]
-    short = declared[main.title].short if main.title in declared and len(main.tables) > 1 else None
-    main = short(found) if short else main
+    first = next((one for one in [*chosen, *others] if one.tables), whole.sections[-1])
+    shown = [{**tables, **by_title}[title] for title in report.tables] or [first]
+    charts = [chart for one in (shown[0], *chosen, *whole.sections) for chart in one.charts]
     verdict = contents.verdict_page(found)
     head = Section("Answer", verdict.paragraphs[:1], verdict.points[:MOST], badges=verdict.badges)
-    notes = [note for note in main.paragraphs if note not in (*head.paragraphs, *head.points)]
-    return found, whole, [head, Section(main.title, notes, tables=main.answering(rows), charts=charts)]
+    sections = [head]
+    for one in shown:
+        short = declared[one.title].short if one.title in declared and len(one.tables) > 1 else None
+        main = short(found) if short else one
+        notes = [note for note in main.paragraphs if note not in (*head.paragraphs, *head.points)]
+        main = Section(main.title, notes, tables=main.answering(rows), charts=charts if one is shown[0] else [])
+        sections.append(main)
+    return found, whole, sections
 
 
 def claims_of(report: Report, found: Findings) -> list[str]:
@@ -562,7 +589,7 @@ def on_clusters(report: Report) -> tuple[list[str], list[str]]:
 
     lines, rows = list[str](), list[str]()
     for file in sorted(CLUSTERS.glob(f"*/{report.name}.json.xz")):
-        found, whole, (head, shown) = page_of(report, file, CLUSTER_ROWS)
+        found, whole, (head, shown, *_) = page_of(report, file, CLUSTER_ROWS)
         job = {fact: value for one in whole.sections if one.title == "Job" for fact, value in one.tables[0].rows}
         place = "; ".join(f"{fact} {job[fact]}" for fact in FACTS if fact in job)
         name, paragraphs = file.parent.name, [*head.paragraphs, f"{place}."]
@@ -609,10 +636,15 @@ def write_page(report: Report, facts: dict[str, dict[str, object]]) -> list[str]
     """Write the page of a report, and its figure; return its rows of the README."""
     question, answer, made_by, lines = printed_page(report) if report.printed else recorded_page(report)
     on, others = on_clusters(report)
+    same_page = [each for each in reports([]) if report.name in {each.name, each.of} and each.name in facts]
+    for other in (each for each in same_page if each.of and each.question):
+        *_, more = printed_page(other) if other.printed else recorded_page(other)
+        _, _, _, _, words, *rest = more
+        lines += ["", f"## {other.question}", "", words, *([] if other.answer_alone else rest)]
+        lines += ["", other.not_shown.strip()] if other.not_shown else []
     lines += ["", "## What this does not show", "", report.not_shown.strip()]
-    for each in reports([]):
-        if report.name in {each.name, each.of} and each.name in facts:
-            lines += ["", *made_by_command(each, facts[each.name])]
+    for each in same_page:
+        lines += ["", *made_by_command(each, facts[each.name])]
     lines += on
     (HERE / f"{report.name}.md").write_text("\n".join(lines) + "\n")
     return [row(report.name, "", question, answer, made_by), *others]
@@ -637,7 +669,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     from hpcdl.report.formats.figure import standalone
     from hpcdl.report.formats.writers import markdown as written
 
-    found, _, (head, main) = page_of(report, report.data, ROWS)
+    found, _, (head, main, *others) = page_of(report, report.data, ROWS)
     text = written([Document(found.question, [head, replace(main, paragraphs=[])])])
     chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
@@ -651,6 +683,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     ]
     lines = text.rstrip().splitlines()
     lines += [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
+    lines += written([Document("", others)]).strip().splitlines()[1:] if others else []
     if claims := claims_of(report, found):
         lines += ["", "## Claims of the sources", "", *(f"- {markdown(claim)}" for claim in claims)]
     return found.question, head.paragraphs[0], how(found), lines
@@ -698,10 +731,11 @@ def claims_page() -> str:
 def render() -> int:
     """Write the pages of all measured reports, and the README."""
     facts, rows = made(), {group: list[str]() for group in GROUPS}
-    for report in reports([]):
-        finished = report.name in facts and facts[report.name].get("finished", True)
-        if finished and not report.of and report.data.exists():
+    for report in (one for one in reports([]) if not one.of):
+        if report.name in facts and facts[report.name].get("finished", True) and report.data.exists():
             rows[report.group] += write_page(report, facts)
+        else:
+            rows[report.group].append(f"| {report.name} | {question_of(report)} | not measured yet | - |")
     for group, name, question, answer in OTHERS:
         rows[group].append(row(name, "", question, answer or claims_page(), "measured" if answer else "-"))
     text = HEAD
@@ -709,6 +743,7 @@ def render() -> int:
         table = ["| report | question | answer | how |", "| --- | --- | --- | --- |", *lines]
         text += "\n".join(["", f"## {group}", "", *table, ""])
     text += TWICE + AGREEMENT.read_text() if AGREEMENT.exists() else ""
+    text += MOVED + moved()
     (HERE / "README.md").write_text(text)
     return OK
 
