@@ -112,7 +112,7 @@ measurements: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## measure all repor
 	$(BIN)/python reports/make.py measure $(REPORTS)
 	$(BIN)/python reports/make.py render
 
-artifact: $(VENV)/ready  ## what a reviewer reproduces in a quarter of an hour; fails if a claim comes out otherwise
+artifact: $(VENV)/ready  ## what a reviewer reproduces in a quarter of an hour
 	PATH=$(CURDIR)/$(BIN):$$PATH sh reports/artifact/run.sh $(ARTIFACT)
 
 release: $(VENV)/ready  ## wheel and sdist in dist/, checked, and quickstart from the wheel in an empty environment and folder

@@ -82,7 +82,7 @@ CLUSTER_ROWS = 6
 FACTS = ("nodes", "MPI", "processor", "network", "date")
 """Facts of the section Job that a cluster's table is headed by."""
 MOST = 3
-"""Sentences of a page below its answer, at most, and claims of sources."""
+"""Sentences of a page below its answer, at most."""
 HEAD = """# Reports
 
 hpcdl is a benchmark suite for distributed deep learning. Each page here has a question, its answer, a figure, a
@@ -577,12 +577,16 @@ def page_of(report: Report, file: Path, rows: int) -> tuple[Findings, Document, 
 
 
 def claims_of(report: Report, found: Findings) -> list[str]:
-    """Return sentences on the claims of sources that this run alone decides, at most :data:`MOST`."""
-    from hpcdl.report.run.claims import decide, sources
+    """Return a sentence on each part of the claims of sources that the page of this report carries."""
+    from hpcdl.analysis.network.clusters import records as measured_by_others
+    from hpcdl.commands.claims import records_of
+    from hpcdl.report.run.claims import BY_OTHERS, decide, sources
 
-    every = [claim for source in sources() for claim in source.claims]
-    own = [claim for claim in every if {clause.run for clause in claim.clauses} == {report.name}]
-    return [decide(claim, {report.name: found.records}).verdict.sentence for claim in own[:MOST]]
+    every = [(claim, part) for source in sources() for claim in source.claims for part in claim.parts]
+    own = [(claim, part) for claim, part in every if part.report == report.name]
+    runs = {run: records_of(DATA / run) for _, part in own for run in part.runs if run != BY_OTHERS}
+    runs |= {BY_OTHERS: measured_by_others(), report.name: found.records}
+    return [decide(claim, part, runs).verdict.sentence for claim, part in own]
 
 
 def on_clusters(report: Report) -> tuple[list[str], list[str]]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def arguments(parser: Arguments) -> None:
     parser.option("runs FOLDER", "has the runs, or their records, each named after its suite", type=path)
     parser.option("-o FILE", "write a page too, with all numbers: .html or .md", dest="output", type=path)
-    parser.option("--failed", "only claims that fail", action="store_true")
+    parser.option("--failed", "only claims that are refuted", action="store_true")
     parser.option("--open", "only claims that no run decides", action="store_true")
     parser.option("--source NAME", "only claims of this source")
 
@@ -39,15 +39,15 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError(f"no source {options.source!r}{nearest(options.source, SOURCES)}")
     chosen = [*[NO] * options.failed, *[OPEN, ABSENT] * options.open] or WORST_FIRST
     every_source = sources([options.source] if options.source else SOURCES)
-    names = {clause.run for source in every_source for claim in source.claims for clause in claim.clauses}
+    names = {run for one in every_source for claim in one.claims for part in claim.parts for run in part.runs}
     runs, unread = {BY_OTHERS: measured_by_others()}, 0
     for name in sorted(names - {BY_OTHERS}):
         try:
-            runs[name] = _records(options.runs / name)
+            runs[name] = records_of(options.runs / name)
         except UsageError as error:
             runs[name], unread = [], unread + 1
             print(f"hpcdl: {message(error)}: its claims are not decided", file=sys.stderr)
-    make = partial(document, every_source, runs, chosen, options.runs)
+    make = partial(document, every_source, runs, chosen)
     if options.output is not None:
         write_page(options.output, [make()])
     page = make(short=True)
@@ -55,7 +55,7 @@ def execute(options: argparse.Namespace) -> int:
     return exit_code(page.verdicts) or (INCONCLUSIVE if unread else OK)
 
 
-def _records(folder: Path) -> list[Record]:
+def records_of(folder: Path) -> list[Record]:
     """Return the records of a run, launches taken together; none without such a run. Raises UsageError."""
     from hpcdl.analysis.run.disturbance import marked
     from hpcdl.analysis.run.launches import launches
@@ -75,9 +75,9 @@ def _records(folder: Path) -> list[Record]:
 COMMAND: Final = Command(
     65,
     "check the claims of the sources against runs",
-    "Print the claims of papers that fail or are open by the runs of the shipped suites, then a row for each. "
-    "FOLDER has a run, or a folder of launches, for each suite; a claim without its runs has no verdict. What "
-    "others measured on four clusters is in the package. Exit code 1: a claim came out otherwise than expected; "
-    "3: none is decided, or a run cannot be read.",
+    "Print the claims of papers that are refuted or open by the runs of the shipped suites, then a row for each. "
+    "hpcdl/papers/registry.md has the rules. FOLDER has a run, or a folder of launches, for each suite; a claim "
+    "without its runs has no verdict. What others measured on four clusters is in the package. Exit code 3: no "
+    "claim is decided, or a run cannot be read.",
     "hpcdl claims runs/reports -o claims.md",
 )

@@ -1,9 +1,10 @@
-"""Page of the claims of the sources: those that fail or are open, then a row for each."""
+"""Page of the claims of the sources: counts, those that are refuted or open, a row for each, earlier verdicts."""
 
 import csv
+import re
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Final
 
 from hpcdl.analysis.run.record import Record
@@ -13,56 +14,48 @@ from hpcdl.report.formats.tables import Row, Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.claims import (
     ABSENT,
-    BY_OTHERS,
-    MODEL,
     NO,
     OPEN,
     SOURCES,
     WORST_FIRST,
     YES,
-    Clause,
-    ClauseDecision,
+    Claim,
     Decision,
+    Found,
+    Kind,
+    Part,
     Source,
     decide,
 )
 from hpcdl.suite import PAPERS
+from hpcdl.trace.files import JsonObject
 
 MARKED: Final = {
-    YES: "\N{CHECK MARK} yes",
-    NO: "\N{BALLOT X} no",
+    YES: "\N{CHECK MARK} confirmed",
+    NO: "\N{BALLOT X} refuted",
     OPEN: "? open",
     ABSENT: "? no run",
-    MODEL: "model",
 }
 """Verdicts in a table."""
-HEADER: Final = (
-    "claim",
-    "verdict",
-    "number",
-    "limit",
-    "95 %",
-    "reason of the limit",
-    "by",
-    "could fail",
-    "earlier",
-)
+HEADER: Final = ("claim", "kind", "verdict", "number", "limit, whose", "n", "refuted if", "report", "earlier")
 NOTE: Final = (
-    "Measurements, here or by others, and trainings in virtual time (losses, accuracies, epochs) decide claims. "
-    "If a clause follows from a network model or given compute times, the verdict is model: that is no decision. "
-    "A claim is confirmed if the whole 95 % interval of each of its numbers is on the claimed side of the limit. "
-    "Intervals over launches are those of the runs' reports; a quotient's contains each quotient of values "
-    "inside both, and is wider than in a report. Intervals over seeds are Student's t: of the differences of "
-    "equal seeds where both sides of a comparison have them. If a seed misses a target, the interval is the "
-    "range over seeds. Shares of seeds have exact bounds. Numbers without randomness have no interval. One seed "
-    "decides nothing; nor do times of one launch or one job, or times of ranks that share cores."
+    "The registry fixed sentences, limits, tasks and n before the runs (`hpcdl/papers/registry.md`). Computed: "
+    "ranks with a core each. Messages: ranks that sleep, which decide statements about messages and waiting "
+    "only. Trained: in virtual time, which decides no seconds. Others: times that others measured, job by job. "
+    "A part is confirmed if the interval of each of its numbers keeps the limit, and refuted if all of one, at "
+    "the error by the number of numbers, is beyond it. Intervals: Student's t, 97.5 % a look of trainings, "
+    "which are paired by seed, 95 % of launches; shares have exact bounds. A training that diverged has 10 % "
+    "accuracy and needs infinitely many epochs: then seeds vote, and 5 of 5, 9 of 10 or 10 of 12 decide. Of "
+    "about 80 verdicts up to one in twenty may be wrong by chance."
+)
+MAKE: Final = (
+    "`python reports/make.py measure FOLDER NAME` makes the runs whose names it is given; there is none of"
 )
 STANDS: Final = "stands"
 """What changed later in a row of the history of claims: nothing."""
 EARLIER: Final = (
     "Verdicts on pages of earlier commits, where the task, the limit, the words or the verdict changed later, or "
-    "the claim was removed. Ids are those of the registry that fixes claims before their next runs; the column "
-    "earlier has them in short. "
+    "the claim was removed. The column earlier has them in short. "
     "reports/oracles/claims_history.py reads them from the history of the tree."
 )
 
@@ -71,45 +64,39 @@ def document(
     sources: Sequence[Source],
     records: Mapping[str, Sequence[Record]],
     chosen: Collection[str] = WORST_FIRST,
-    folder: Path = Path("FOLDER"),
     *,
     short: bool = False,
 ) -> Document:
     """Return the page of the decisions on the claims of each source, by the records of each run.
 
-    ``chosen``: verdicts of the claims that it shows. ``folder``: folder of the runs, in commands that make them.
-    ``short``: one row per claim, with what fits into 80 columns.
+    ``chosen``: verdicts of the parts that it shows. ``short``: one row per part, with what fits into 80 columns.
     """
-    decided = [[decide(claim, records) for claim in source.claims] for source in sources]
+    decided = [[decide(claim, part, records) for claim in one.claims for part in claim.parts] for one in sources]
     shown = [[decision for decision in decisions if decision.word in chosen] for decisions in decided]
     every = [decision for decisions in shown for decision in decisions]
     known = [decision for decisions in decided for decision in decisions]
-    changed = [decision.verdict for decision in known if decision.is_surprising]
-    usual = [decision for decision in every if not decision.is_surprising]
-    listed = [_listed(decision) for word in (NO, OPEN) for decision in usual if decision.word == word]
-    assumed = []
-    for decision in (each for each in every if each.word == MODEL):
-        assumptions = dict.fromkeys(clause.clause.assumes for clause in decision.assumed)
-        assumed.append(f"{decision.verdict.sentence} It assumes: {'; '.join(assumptions)}.")
-    absent = dict.fromkeys(
-        clause.clause.run for decision in every for clause in decision.clauses if clause.verdict == ABSENT
-    )
-    commands = [f"hpcdl run suites/{run}.toml -o {folder}/{run}" for run in absent]
+    listed = [_listed(decision) for word in (NO, OPEN) for decision in every if decision.word == word]
+    lacking = [decision for decision in every if decision.word == ABSENT]
+    absent = dict.fromkeys(run for decision in lacking for run in decision.part.runs if not records.get(run))
+    names = [f"{MAKE}: {', '.join(absent)}."] if absent else []
+    is_whole = len(sources) == len(SOURCES) and len(every) == len(known) and not short
     sections = [
-        Section("Failed or open", points=listed),
-        Section("Follows from the model", points=assumed),
-        Section("No run: commands that make them", points=commands),
+        Section("Verdicts by kind", tables=[_counts(known)]),
+        Section("Refuted or open", points=listed),
+        Section("No run", names),
         *(_section(source, decisions, short) for source, decisions in zip(sources, shown, strict=True)),
-        *([_earlier()] if len(sources) == len(SOURCES) and len(every) == len(known) and not short else []),
+        *([_not_claims(), _earlier()] if is_whole else []),
     ]
-    return headed("hpcdl: claims", [summary(known), *changed], sections, notes=[] if short else [NOTE])
+    commit = _notes()["registered"]
+    registered = [f"Registered in commit {commit}."] if commit else []
+    return headed("hpcdl: claims", [summary(known)], sections, notes=[] if short else [NOTE, *registered])
 
 
 def summary(decisions: Sequence[Decision]) -> Verdict:
-    """Return how many claims are decided."""
+    """Return how many parts are decided."""
     words = [decision.word for decision in decisions]
-    absent, counted = words.count(ABSENT), {"yes": YES, "no": NO, "open": OPEN, "model": MODEL}
-    counts = {name: str(words.count(word)) for name, word in counted.items()}
+    absent = words.count(ABSENT)
+    counts = {name: str(words.count(word)) for name, word in {"yes": YES, "no": NO, "open": OPEN}.items()}
     return Verdict(
         topic="claims",
         word="decided" if {YES, NO} & {*words} else "nothing decided",
@@ -118,41 +105,103 @@ def summary(decisions: Sequence[Decision]) -> Verdict:
     )
 
 
+def _counts(decisions: Sequence[Decision]) -> Table:
+    """Return the number of parts by kind and verdict."""
+    rows = [
+        (kind, *(str(sum(one.part.kind == kind and one.word == word for one in decisions)) for word in MARKED))
+        for kind in Kind
+    ]
+    return Table("", ("kind", *MARKED), rows)
+
+
 def _listed(decision: Decision) -> str:
-    """Return the sentence of a claim that fails or is open, its limit, and its place in the source."""
-    limit = decision.deciding.clause.limit.replace("points", "percentage points") if decision.deciding else NONE
-    return f"{decision.verdict.sentence} Claimed number: {limit}. Place in the source: {decision.claim.place}."
+    """Return the sentence of a part that is refuted or open, its limits, and its place in the source."""
+    limits = "; ".join(dict.fromkeys(_limit(found, decision.part) for found in decision.found))
+    return f"{decision.verdict.sentence} Limit: {limits}. Place in the source: {decision.claim.place}."
 
 
 def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Section:
-    """Return the section of a source: a row for each claim; without claims it is empty."""
+    """Return the section of a source: a row for each part; without parts it is empty."""
     if not decisions:
         return Section(source.title)
     if short:
-        rows = [(decision.claim.text, *_rows(decision)[0][1:4]) for decision in decisions]
-        return Section(source.title, tables=[Table("", HEADER[:4], rows, 2, answers=["number", "limit"])])
+        cells = ((_named(decision), _cells(decision, decision.deciding)) for decision in decisions)
+        rows = [(name, *row[1:3], row[3].partition(",")[0]) for name, row in cells]
+        header = ("claim", "verdict", "number", "limit")
+        return Section(source.title, tables=[Table("", header, rows, 2, answers=["number", "limit"])])
     rows = [row for decision in decisions for row in _rows(decision)]
-    table = Table("", HEADER, rows, 2, answers=["number", "limit"])
+    table = Table("", HEADER, rows, 3, answers=["number", "limit, whose"])
     return Section(source.title, [f"{source.source}. {summary(decisions).sentence}"], tables=[table])
+
+
+def _named(decision: Decision) -> str:
+    return f"{decision.part.id}: {decision.claim.text}"
+
+
+def _rows(decision: Decision) -> list[Row]:
+    """Return rows of :data:`HEADER`: of the part with the number that decides, and of each of several numbers."""
+    claim, found = decision.claim, decision.found
+    text = f"{_named(decision)} ({claim.place})"
+    text += "".join(f": {one.clause.text.replace('{}', '...')}" for one in found if len(found) == 1)
+    rows = [(f"- {one.sentence}", *_cells(decision, one)[:-1], NONE) for one in found] if len(found) > 1 else []
+    whole = _cells(decision, decision.deciding)
+    return [(text, whole[0], MARKED[decision.word], *whole[2:]), *rows]
+
+
+def _cells(decision: Decision, found: Found | None) -> Row:
+    """Return cells of :data:`HEADER` but the first."""
+    part = decision.part
+    if found is None:
+        return (part.kind, MARKED[ABSENT], NONE, NONE, NONE, NONE, part.report, _before(part, decision.claim))
+    if_refuted = "the intervals of all numbers are inside" if part.reversed else found.clause.refuted
+    doubt = f" [{found.doubt}]" if found.doubt else ""
+    numbers = f"{found.number}{doubt}", _limit(found, part), decision.used, if_refuted
+    return (part.kind, MARKED[found.verdict], *numbers, part.report, _before(part, decision.claim))
+
+
+def _limit(found: Found, part: Part) -> str:
+    """Return a limit, and whose it is."""
+    clause = found.clause
+    unit = f" {clause.unit}" if clause.unit == "points" else ""
+    outside = "one outside " if part.reversed else ""
+    return f"{outside}{clause.limit}{unit}, {part.because or 'the sentence itself'}"
 
 
 @cache
 def _history() -> list[dict[str, str]]:
-    """Return the rows of the history of claims; the last of a clause of today stands."""
+    """Return the rows of the history of claims."""
     with (PAPERS / "claims_earlier.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def _before(clause: Clause) -> str:
-    """Return the id of a clause in the registry, and its verdicts under other tasks and limits."""
-    rows = _history()
-    names = [row["id"] for row in rows if row["changed"] == STANDS and clause.text in row["clause"].split(" | ")]
+@cache
+def registry() -> dict[str, list[str]]:
+    """Return the cells of each row of the registry by its id: source, test, limit, minutes, earlier."""
+    text = (PAPERS / "registry.md").read_text(encoding="utf-8")
+    rows = (line.strip("|").split("|") for line in text.splitlines() if re.match(r"\|[FDLEO]\d", line))
+    return {cells[0]: cells[1:] for cells in rows}
+
+
+def _before(part: Part, claim: Claim) -> str:
+    """Return the verdicts on a part under other tasks and limits, and what the registry says of the first part."""
     past = [
         f"{row['verdict'] or 'on no page'} {row['numbers'].partition(' (')[0]}".strip()
-        for row in rows
-        if row["id"] in names and row["changed"] != STANDS
+        for row in _history()
+        if row["id"] == part.id and row["changed"] != STANDS
     ]
-    return f"{', '.join(dict.fromkeys(names))}: {'; '.join(past) or NONE}" if names else NONE
+    stated = [f"registry: {registry()[claim.id][-1]}"] if part is claim.parts[0] and claim.id in registry() else []
+    return "; ".join([*past, *stated]) or NONE
+
+
+def _not_claims() -> Section:
+    """Return the section of the sentences that no verdict is on."""
+    points = [f"{heading}: {', '.join(names)}." for heading, names in _notes()["not_claims"].items()]
+    return Section("Not claims", points=points)
+
+
+@cache
+def _notes() -> JsonObject:
+    return tomllib.loads((PAPERS / "claims" / "notes.toml").read_text(encoding="utf-8"))
 
 
 def _earlier() -> Section:
@@ -163,20 +212,3 @@ def _earlier() -> Section:
         verdict = f"{row['verdict'] or NONE}, {row['numbers'] or 'on no page'}"
         points.append(f"{head}. Limit: {row['limit']}. Verdict: {verdict}. Changed then: {row['changed']}.")
     return Section("Earlier verdicts", [EARLIER], points=points)
-
-
-def _rows(decision: Decision) -> list[Row]:
-    """Return rows of :data:`HEADER`: of the claim with the number that decides, and of each of several clauses."""
-    claim, deciding, clauses = decision.claim, decision.deciding, decision.clauses
-    cells = _cells(deciding)[1:] if deciding else (NONE,) * (len(HEADER) - 2)
-    rows = [(f"- {clause.sentence}", *_cells(clause)) for clause in clauses] if len(clauses) > 1 else []
-    return [(f"{claim.text} ({claim.place})", MARKED[decision.word], *cells), *rows]
-
-
-def _cells(decision: ClauseDecision) -> Row:
-    """Return cells of :data:`HEADER` but the first."""
-    clause, (number, bounds) = decision.clause, decision.here
-    by = f"{decision.means} ({'PICO' if clause.run == BY_OTHERS else f'run {clause.run}'})"
-    word = decision.verdict if decision.is_decided else MODEL
-    why = clause.because or NONE, by, clause.could_fail or NONE
-    return MARKED[word], number, clause.limit, bounds, *why, _before(clause)

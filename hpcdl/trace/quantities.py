@@ -181,7 +181,8 @@ class TrainingNumbers:
     noise_scale_q3 = number()
     noise_scale_q4 = number(heading="noise scale")
     train_accuracy = number(
-        "after the end, on a fixed sample of training images: accuracy, the largest and the smallest eigenvalue "
+        "after the end, on a fixed sample of training images: accuracy (of 2,048 images, if there are so many), "
+        "the largest and the smallest eigenvalue "
         "of the Hessian of the loss, of which a negative one belongs to a saddle point, and the gradient's norm",
         seeded=True,
         better="higher",
@@ -197,8 +198,9 @@ class TrainingNumbers:
     tuning = count("trials of a search, the settings it found, and the training images it took")
     tuned = text(reduction="union")
     tuning_images = count()
-    tuning_trials = text("of a grid: final accuracy by rate; the next rate, if the best one is at an edge")
+    tuning_trials = text("of a grid: final accuracy by value; the next value, if the best one is at an edge")
     tuning_edge = text()
+    tuning_like = text("keys of the other case whose trials found it, and the factor on the rate that they found")
     test_loss = number(
         "on the test set at the end, if a validation set was held out; then `final_loss` and `final_accuracy`"
         " are the same",
@@ -262,6 +264,12 @@ class TrainingNumbers:
     seconds_to_target = number("training time, images and epochs until `target_accuracy`", better="lower")
     samples_to_target = count()
     epochs_to_target = number(heading="epochs", better="lower")
+    sent_bytes = count(
+        "of a training in virtual time: bytes that all ranks sent until its end, without those of tests; sent per "
+        "rank until `target_accuracy`, in proportion to the images",
+        unit="B",
+    )
+    bytes_to_target = number(unit="B", better="lower")
     samples_before_target = number("images at the last evaluation before it, or at the last one if it was missed")
     staleness_mean = number(
         "updates that the parameters saw while a gradient was computed: mean, largest, and what theory expects",

@@ -178,16 +178,18 @@ def test_efficiency_split_by_hand(hand):
 
 def test_targets(hand):
     seen = [(4, 1.0, 0.4, 0.9, 0.5, 256), (8, 2.0, 0.9, 0.5, 0.91, 512), (12, 3.0, 1.3, 0.4, 0.89, 768)]
-    hand.train([steps(50)], evaluations=seen, target_accuracy=0.9)
-    hand.train([steps(50)], evaluations=seen, target_accuracy=0.95)
+    hand.train([steps(50)], evaluations=seen, target_accuracy=0.9, sent_bytes=9000)
+    hand.train([steps(50)], evaluations=seen, target_accuracy=0.95, sent_bytes=9000)
     hand.train([steps(50)], evaluations=seen)
     reached, never, unset = recorded(hand)
     assert reached.seconds_to_target == 0.9
     assert (reached.samples_to_target, reached.epochs_to_target) == (512, 2.0)
+    assert (reached.sent_bytes, reached.bytes_to_target) == (9000, 6000)
     assert (reached.final_accuracy, reached.final_loss) == (0.89, 0.4)
     assert never.best_accuracy == 0.91
     for one in (never, unset):
         assert one.seconds_to_target is one.samples_to_target is one.epochs_to_target is None
+        assert one.bytes_to_target is None
         assert one.final_accuracy == 0.89
 
 

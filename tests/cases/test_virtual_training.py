@@ -77,6 +77,15 @@ def test_a_training_that_diverges_has_no_accuracy_and_reaches_no_target():
         assert all(np.isnan([row.loss, row.accuracy]).all() for row in last)
 
 
+def test_bytes_of_a_whole_training_are_those_of_all_ranks():
+    """Also of a server, which takes no steps: a worker fetches before its first step and with each push."""
+    _, ring = run(case())
+    assert ring["sent_bytes"] == 6 * 2 * 3 * 4 * PARAMETERS
+    _, served = run(case(ranks=5, training={"name": "asynchronous", "dedicated": True}))
+    pushes, workers = 6 * 4, 4
+    assert served["sent_bytes"] == pytest.approx((pushes + pushes + workers) * 4 * PARAMETERS, rel=1e-3)
+
+
 def test_a_step_takes_its_arithmetic_and_the_ring():
     for ranks in [2, 4]:
         recorders, found = run(case(ranks=ranks, training={"name": "synchronous", "bucket_bytes": 0}))

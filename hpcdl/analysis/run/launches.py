@@ -279,6 +279,10 @@ def undisturbed(launches: Sequence[Launch]) -> list[Launch]:
     return [launch for launch in launches if not launch.disturbed] or list(launches)
 
 
+STATED: Final = ("waiting_seconds", "transfer_seconds", "late_rank", "late_seconds")
+"""Columns of a launch that records without events state."""
+
+
 def launches(run: Run) -> list[Launch]:
     """Return each launch of each case of a run, in its order."""
     launches = []
@@ -289,7 +293,8 @@ def launches(run: Run) -> list[Launch]:
         else:
             if record.compression_ratio and record.ring_bytes is None:
                 record.compression_ratio = _ratio_to_ring(record, case.steps)
-            launches.append(Launch(record, case, late_rank=record.late_rank, late_seconds=record.late_seconds))
+            stated = {name: getattr(record, name) for name in STATED}
+            launches.append(Launch(record, case, **stated))
     return launches
 
 
@@ -408,6 +413,8 @@ def _numbers(launch: Launch) -> dict[str, float]:
             value = tested.get(column)
             numbers[name] = float(last[column]) if value is None else value
         numbers["best_accuracy"] = float(tests["accuracy"].max())
+        sent = (launch.record.sent_bytes or math.nan) / launch.record.ranks
+        numbers["bytes_to_target"] = sent * numbers["samples_to_target"] / float(tests["samples"].max())
         numbers["residual_norm_largest"] = float(tests["residual_norm"].max())
     elif launch.last_loss is not None:
         numbers["final_loss"] = launch.last_loss

@@ -68,13 +68,16 @@ def mean_interval(values: npt.ArrayLike, confidence: float = 0.95) -> Interval:
     return Interval(middle, middle - reach, middle + reach)
 
 
-def proportion_interval(successes: int, trials: int) -> Interval:
-    """The share of successes in at least one trial, with exact bounds (Clopper & Pearson, Biometrika 26, 1934)."""
+def proportion_interval(successes: int, trials: int, tail: float = TAIL) -> Interval:
+    """The share of successes in at least one trial, with exact bounds (Clopper & Pearson, Biometrika 26, 1934).
+
+    ``tail``: probability on either side of them.
+    """
     from scipy.special import betaincinv  # late: ranks do not need it
 
     failures = trials - successes
-    low = betaincinv(successes, failures + 1, TAIL) if successes else 0.0
-    high = betaincinv(successes + 1, failures, 1 - TAIL) if failures else 1.0
+    low = betaincinv(successes, failures + 1, tail) if successes else 0.0
+    high = betaincinv(successes + 1, failures, 1 - tail) if failures else 1.0
     return Interval(successes / trials, float(low), float(high))
 
 

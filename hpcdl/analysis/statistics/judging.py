@@ -99,8 +99,8 @@ class Comparison:
     quotient: bool
     test: Difference
     """Of one comparison."""
-    votes: tuple[int, int, int] = (0, 0, 0)
-    """Shared seeds with a smaller, with a larger first value, and all, if one has diverged."""
+    sizes: tuple[float, ...] = ()
+    """Quotients or differences of the shared units, which vote: one has diverged."""
 
     def interval(self, level: float = LEVEL) -> Interval:
         """Return the interval, which contains the value: medians may be beyond that of means."""
@@ -123,16 +123,15 @@ UNKNOWN: Final = Difference(np.array([math.nan]), np.array([math.nan]), np.array
 
 
 def compare(
-    first: Side, other: Side, spread: Spread = (math.nan, 0.0), *, quotient: bool = True, limit: float = math.nan
+    first: Side, other: Side, spread: Spread = (math.nan, 0.0), *, quotient: bool = True, vote: bool = False
 ) -> Comparison:
-    """Compare two sides; ``limit``: on one side of which seeds vote if one has diverged."""
+    """Compare two sides; units vote if one has an infinite value, or if they shall ``vote``."""
     sides = [_broadcast(first, other), _broadcast(other, first)]
     shared = [key for key in sides[0] if key in sides[1]]
     paired = len(shared) > 1 and len(shared) - 1 + spread[1] >= MIN_FREEDOM[first.unit]
-    if any(math.isinf(value) for side in sides for value in side.values()):
-        sizes = np.array([_size(sides[0][key], sides[1][key], quotient=quotient) for key in shared] or [math.nan])
-        votes = int((sizes < limit).sum()), int((sizes > limit).sum()), len(shared)
-        return Comparison(float(np.median(sizes)), quotient, UNKNOWN, votes)
+    if vote or any(math.isinf(value) for side in sides for value in side.values()):
+        sizes = tuple(_size(sides[0][key], sides[1][key], quotient=quotient) for key in shared)
+        return Comparison(float(np.median(sizes or [math.nan])), quotient, UNKNOWN, sizes)
     values = [np.array([*side.values()]) for side in sides]
     if not all(map(len, values)) or (quotient and any((side <= 0).any() for side in values)):
         return Comparison(math.nan, quotient, UNKNOWN)
@@ -213,7 +212,7 @@ def judge(
     compared, further = list[list[Comparison]](), list[float]()
     for first, *others in families:
         spread = _spread([first, *others], quotient=quotient)
-        compared.append([compare(first, other, spread, quotient=quotient, limit=at) for other in others])
+        compared.append([compare(first, other, spread, quotient=quotient) for other in others])
         rivals = combinations(others, 2) if chosen else ()
         further += [compare(*pair, spread, quotient=quotient).p(equal) for pair in rivals if _is_random(*pair)]
     pairs = [(sides[0], other) for sides in families for other in sides[1:]]
@@ -243,15 +242,21 @@ def _exact(one: Comparison, limit: float, tolerance: float) -> Judged:
     return Judged(size, word, alone=size, quotient=one.quotient)
 
 
-def _judged(first: Side, other: Side, one: Comparison, p: float, limit: float, level: float) -> Judged:
+def outvote(votes: int, every: int, comparisons: int = 1) -> bool:
+    """Return True if so many of all votes are on one side by chance in at most 1 of 32 x ``comparisons`` cases."""
     from scipy.special import bdtrc  # late: ranks do not need it
 
-    size, alone, (less, more, every) = one.interval(level), one.interval(), one.votes
+    return bool(bdtrc(votes - 1, every, 0.5) <= CHANCE_OF_VOTES / comparisons)
+
+
+def _judged(first: Side, other: Side, one: Comparison, p: float, limit: float, level: float) -> Judged:
+    size, alone, every = one.interval(level), one.interval(), len(one.sizes)
+    less, more = (sum(of_limit(each, limit) for each in one.sizes) for of_limit in (operator.lt, operator.gt))
     decided, reason = size.high < limit or size.low > limit, CHANCE
     if first.disturbed or other.disturbed:
         decided, reason = False, "disturbed"
     elif every:
-        decided = bdtrc(max(less, more) - 1, every, 0.5) <= CHANCE_OF_VOTES
+        decided = outvote(max(less, more), every)
     elif math.isnan(size.low):
         few = min(len(side.values) for side in (first, other) if not side.exact)
         reason = ONE[first.unit] if few == 1 else "unknown"

@@ -373,4 +373,4 @@ async def simulate(
             del each.recorder.evaluations[tests:]  # not all ranks have ended these tests
             each.evaluation(samples / len(spec.data.train), math.nan, math.nan, samples)
     failures = {"process_failure": failure.of(failed)} if failure else {}
-    return {**first, "nodes": cluster.hosts_of(ranks), **failures}
+    return {**first, "nodes": cluster.hosts_of(ranks), "sent_bytes": sum(world.bytes), **failures}

@@ -85,13 +85,14 @@ def _flop_by_byte(record: Record, size: float | None) -> float:
     return (record.modelled_compute_seconds or math.nan) * (record.flops or math.nan) / (size or math.nan)
 
 
+def _difference(first: float | None, other: float | None) -> float | None:
+    return None if first is None or other is None else first - other
+
+
 COMPUTED: Final[dict[str, Callable[[Record], float | None]]] = {
     "diverged": lambda record: float(record.diverged_step is not None),
-    "bytes_per_image": lambda record: (record.bytes_sent_per_rank or 0.0) / (record.global_batch or math.nan),
     "flop_by_byte_of_parameters": lambda record: _flop_by_byte(record, 4 * (record.parameters or 0)),
-    "flop_by_byte_sent": lambda record: _flop_by_byte(record, record.bytes_sent_per_rank),
-    "rank_seconds_to_target": lambda record: record.ranks * (number(record, "seconds_to_target") or math.nan),
-    "hours_of_64_epochs": lambda record: _hours(64, record.images_per_second),
+    "accuracy_gap": lambda record: _difference(record.train_accuracy, record.final_accuracy),
 }
 """Numbers that are computed of several fields of a record, by name; None: unknown."""
 
