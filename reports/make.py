@@ -158,6 +158,8 @@ class Report:
     """True if the data remain as they are: no measurement replaces them."""
     simulated: bool = False
     """True if one process makes it in virtual time: each core runs such a report at once."""
+    in_parts: bool = False
+    """True if a measurement on real ranks goes on where an earlier call stopped."""
     root: bool = False
     needs: tuple[str, ...] = ()
 
@@ -169,7 +171,7 @@ class Report:
     @property
     def resumes(self) -> bool:
         """True if a measurement goes on where an earlier call stopped."""
-        return self.simulated and not self.printed
+        return (self.simulated or self.in_parts) and not self.printed
 
     def obstacle(self) -> str | None:
         """Return why it cannot be measured here; None if it can."""
@@ -193,7 +195,7 @@ def reports(names: list[str]) -> list[Report]:
 def moved() -> str:
     """Return the table of pages that are gone, with the report that has their answer, or a command."""
     pages = tomllib.loads((HERE / "reports.toml").read_text()).get("moved", {}).items()
-    rows = [(page, to if to.startswith("`") else f"[{to}]({to}.md)") for page, to in pages]
+    rows = [(page, f"[{to}]({to}.md)" if (HERE / f"{to}.md").exists() else to) for page, to in pages]
     table = [("page", "successor"), ("---", "---"), *rows]
     return "".join(f"| {page} | {to} |\n" for page, to in table)
 
@@ -749,8 +751,8 @@ def gpu_page() -> None:
     there = [name for name in names if (ROOT / name).exists()]
     lines = [
         *(text, "", CHANGED, ""),
-        f"The numbers are of commit {measured_at}. After it {len(there)} files of the GPU path changed or came, and",
-        f"{len(names) - len(there)} went. As they are now they have not run on a GPU:",
+        f"The numbers are of commit {measured_at}. After it {len(there)} files of the GPU path changed or came,",
+        f"and {len(names) - len(there)} went. As they are now they have not run on a GPU:",
         *("", *(f"- `{name}`" for name in there)),
     ]
     page.write_text("\n".join(lines if names else [text]) + "\n")
