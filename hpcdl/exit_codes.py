@@ -11,7 +11,7 @@ FAILED: Final = 1
 USAGE: Final = 2
 """The command line or the suite is wrong."""
 INCONCLUSIVE: Final = 3
-"""A comparison has too little data for a verdict."""
+"""A comparison has too little data for a verdict, or the best trial of a grid is at an edge."""
 INTERRUPTED: Final = 75
 """Interrupted; another job can continue with --resume."""
 MISMATCH: Final = 78

@@ -15,14 +15,25 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from hpcdl import registry
-from hpcdl.cases.keys.checks import CHECKED_PAIRS, CLUSTER, STAGES, STRAGGLER, Check, Setup, makes, once, too_large
+from hpcdl.cases.keys.checks import (
+    CHECKED_PAIRS,
+    CLUSTER,
+    STAGES,
+    STRAGGLER,
+    Check,
+    Setup,
+    makes,
+    once,
+    refusals,
+    too_large,
+)
 from hpcdl.cases.keys.compute_times import TIMES, shape_text
 from hpcdl.cases.keys.key import MAX_STEPS, Choice, given
 from hpcdl.cases.keys.scheme import check_library, compression_fields, table_of, traits_of, try_compressor, try_out
 from hpcdl.cases.keys.suite_tables import EITHER_OR
 from hpcdl.cases.keys.train_spec import SEED, TrainSpec, Tuning
 from hpcdl.cases.parts.autotune import fitted_bucket_bytes, multiply, one_host, tune
-from hpcdl.cases.parts.rate_grid import Training, best_of_grid, evaluations, of_trials
+from hpcdl.cases.parts.rate_grid import Training, best_of_grid, evaluations, grid_trials, of_trials
 from hpcdl.cases.parts.step_simulation import simulate
 from hpcdl.data.parts.sharding import EQUAL, bounds
 from hpcdl.fabric.comm import Comm
@@ -181,8 +192,16 @@ def _seconds(case: Setup) -> float:
 
 
 def _trials(case: Setup) -> None:
-    if case.tune.rates and case.learning_rate not in case.tune.rates:
-        raise ValueError(f"rates: {case.learning_rate}, the case's own, is not among {[*case.tune.rates]}")
+    tuning, own = case.tune, case[case.tune.grid_key]
+    if tuning.grid and own not in tuning.grid:
+        name = "batches" if tuning.batches else "rates"
+        raise ValueError(f"{name}: {own}, the case's own, is not among {[*tuning.grid]}")
+    if tuning.grid and not {"tune", "seed", tuning.grid_key}.isdisjoint(tuning.like or ()):
+        raise ValueError(f"like: trials have their own tune, seed and {tuning.grid_key}; leave them out")
+    for trial in grid_trials(case.spec, tuning) if tuning.like or tuning.batches else ():
+        for refusal in refusals(CHECKS, case.kind, trial, [*(tuning.like or ())], elsewhere=case.elsewhere):
+            at = f"{trial.global_batch}: " if tuning.batches else ""
+            raise ValueError(f"{'like' if tuning.like else 'batches'}: {at}{refusal}")
     for settings in case.tune.points():
         trial = changed(case.spec, settings)
         trial.optimizer.check()
@@ -319,7 +338,8 @@ def fields(spec: TrainSpec) -> dict[str, Scalar]:
         "warmup_steps": 0 if spec.network else min(WARMUP_STEPS, spec.planned_steps - 1),
         **(spec.straggler.fields if spec.straggler else {"straggler": None}),
         "failure": str(spec.failure) if spec.failure else None,
-        "tuning": spec.tune and (spec.tune.trials or len(spec.tune.rates)),
+        "tuning": spec.tune and (spec.tune.trials or len(spec.tune.grid)),
+        "tuning_like": spec.tune and spec.tune.like_text,
         "activation_bytes_per_rank": max(outputs for _, outputs in spec.stage_bytes),
         "served": spec.strategy.served,
         "gradients_in_flight": spec.strategy.gradients_in_flight(spec.training.in_full),
@@ -384,8 +404,10 @@ def _training_gap(spec: TrainSpec, mine: Session) -> dict[str, float | None]:
 
 
 async def _tune_and_train(spec: TrainSpec, tuning: Tuning, journal: Journal, comm: Comm) -> dict[str, Scalar]:
-    search = best_of_grid if tuning.rates else tuned
+    search = best_of_grid if tuning.grid else tuned
     best, record = await search(spec, tuning, partial(program, tests=False), comm)
+    if tuning.batches:  # columns that follow from the batch
+        record = {**fields(replace(best, tune=tuning)), **record}
     return {**await program(best, journal)(comm), **record}
 
 

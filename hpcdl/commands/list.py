@@ -175,10 +175,11 @@ def _suites() -> list[JsonObject]:
     entries: list[JsonObject] = []
     for name, path in suites().items():
         suite = read_toml(path)
-        chosen = [case.get("dataset", []) for case in suite["case"]]
+        usual = [case for case in suite["case"] if case.get("full") is not True]
+        chosen = [case.get("dataset", []) for case in usual]
         every = [one for choice in chosen for one in (choice if isinstance(choice, list) else [choice])]
         datasets = {one["name"] if isinstance(one, dict) else one for one in every}
-        # the user has to get the datasets that have a path
+        # the user has to get the datasets that have a path, of cases that run without --full and --case
         needs = sorted(
             name for name in datasets if "path" in registry.settings_of(registry.find("datasets", name))
         )

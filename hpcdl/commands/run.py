@@ -5,7 +5,15 @@ import os
 from functools import partial
 from typing import Final
 
-from hpcdl.commands.parts.job import check_memory, folder_of, from_shell, in_job, load_suite, ranks_to_start
+from hpcdl.commands.parts.job import (
+    check_memory,
+    folder_of,
+    from_shell,
+    in_job,
+    load_suite,
+    ranks_to_start,
+    trials_alone,
+)
 from hpcdl.commands.parts.options import Arguments, Command, case_options, path, suite_argument, whole_number
 from hpcdl.exit_codes import FAILED, OK, UsageError
 
@@ -23,6 +31,8 @@ def arguments(parser: Arguments) -> None:
     parser.option("--dry-run", "check everything, list the cases, run nothing")
     effect = "start the ranks N times, into DIR/launch-1, ..., and pool the results"
     parser.option("--launches N", effect, type=whole_number, default=1)
+    effect = "run only the trials of grids (tune with rates or batches), into -o DIR; 3: a best one is at an edge"
+    parser.option("--trials", effect)
     effect = (
         "time limit of each case, instead of timeout_seconds of the suite (default: a case fails when no "
         "operation has ended for half an hour)"
@@ -47,6 +57,10 @@ def execute(options: argparse.Namespace) -> int:
         raise UsageError("--mix-environments: only with --resume")
     if options.dry_run:
         return _dry_run(options) if is_first(os.environ) else OK
+    if options.trials:
+        if launched(os.environ):
+            raise UsageError("--trials: start it outside of mpirun and srun")
+        return trials_alone(options)
     if options.launches != 1:
         return _several(options, inside=launched(os.environ))
     return in_job(options) if launched(os.environ) else from_shell(options, options.given)

@@ -92,6 +92,10 @@ def typed_command() -> list[str]:
     return ["hpcdl", *typed] if typed else sys.argv
 
 
+CLEAR: Final = "\r\x1b[K"
+"""Clear the line: carriage return, erase to the end of the line (ECMA-48)."""
+
+
 def on_terminal() -> bool:
     """Return True if rank 0's output reaches a terminal, according to the launching process.
 

@@ -33,7 +33,10 @@ UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _RATE: Final = re.compile(r"(?i)([0-9]{1,12}(?:\.[0-9]{1,9})?) ?([kmgt]?)(bit(?:/s)?|b(?:yte)?(?:ps|/s))")
 """A number, its prefix, and a unit of bits or what may be one of bytes."""
 
-PACKAGES: Final = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+PACKAGES: Final = {
+    **dict.fromkeys(("ip", "tc"), "iproute2"),
+    **dict.fromkeys(("unshare", "nsenter", "taskset"), "util-linux"),
+}
 """Required programs and their Debian packages."""
 NEW_NAMESPACES: Final = ("unshare", "--mount", "--net", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc")
 """Command prefix: run in new namespaces; mounts are private by default."""

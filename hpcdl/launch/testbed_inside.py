@@ -97,8 +97,10 @@ AGENT: Final = f"""#!/bin/sh
 while case "$1" in -*) true ;; *) false ;; esac; do shift; done
 pid=$(cat "{FOLDER}/hosts/$1" 2>/dev/null) || {{ echo "ssh: no emulated host '$1'" >&2; exit 255; }}
 group="{FOLDER}/groups/$1"
+cores="{FOLDER}/cores/$1"
 shift
 if [ -e "$group" ]; then echo 0 >"$(cat "$group")/cgroup.procs"; fi
+if [ -e "$cores" ]; then taskset --pid --cpu-list "$(cat "$cores")" $$ >/dev/null; fi
 exec nsenter --target "$pid" --net --uts --ipc --mount \\
     sh -c 'cd "$0" && eval "$1"' "$PWD" "${{*:-exec ${{SHELL:-sh}}}}"
 """
@@ -153,7 +155,7 @@ def main(plan: Plan, groups: str, command: Sequence[str]) -> int:
 
 def _files(plan: Plan) -> None:
     _do("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(FOLDER))
-    for name in ("bin", "hosts", "groups", "temporary", "cgroup"):
+    for name in ("bin", "hosts", "groups", "cores", "temporary", "cgroup"):
         (FOLDER / name).mkdir()
     (FOLDER / "temporary").chmod(0o1777)
     _do("mount", "--rbind", "/sys/fs/cgroup", f"{FOLDER}/cgroup")  # hosts mount their own /sys over it
@@ -163,6 +165,9 @@ def _files(plan: Plan) -> None:
     names = list(plan.bytes_per_second)
     (FOLDER / "hosts.mpich").write_text("".join(f"{name}:1\n" for name in names))
     (FOLDER / "hosts.openmpi").write_text("".join(f"{name} slots=1\n" for name in names))
+    cores = sorted(os.sched_getaffinity(0))
+    for number, name in enumerate(names if plan.hosts <= len(cores) else ()):  # each host has cores of its own
+        (FOLDER / "cores" / name).write_text(",".join(map(str, cores[number :: plan.hosts])))
     hosts_file = Path("/etc/hosts")
     if hosts_file.exists():
         lines = [f"{NETWORK}.{number} {name}\n" for number, name in enumerate(names, 1)]

@@ -18,6 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, Self, TypeVar
 
+import numpy as np
+import threadpoolctl
+
 from hpcdl.fabric.comm import Array, Device
 from hpcdl.nn import geometry
 from hpcdl.nn.geometry import HALF
@@ -218,6 +221,18 @@ def threads(count: int) -> Iterator[None]:
         yield
     finally:
         _LIMIT[0] = before
+
+
+@contextmanager
+def computing(kernels: "Backend | None", count: int) -> Iterator[None]:
+    """Context manager: the body computes a case on ``count`` threads, and numpy does not warn of overflows.
+
+    A training that diverges overflows; the record shows it, and numpy would warn on each rank at each step.
+    """
+    # threads of BLAS would wait actively on the cores of kernels' threads
+    of_blas = 1 if kernels is not None and kernels.divides_products else count
+    with threadpoolctl.threadpool_limits(of_blas, "blas"), threads(count), np.errstate(all="ignore"):
+        yield
 
 
 def limit() -> int:

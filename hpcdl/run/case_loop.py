@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import threadpoolctl
 
 from hpcdl.cases.keys.key import varies
 from hpcdl.cases.keys.scheme import traits_of
@@ -17,7 +16,7 @@ from hpcdl.fabric.mpi.fault_tolerance import FaultTolerant
 from hpcdl.launch.counters import Usage, columns, health_of_case
 from hpcdl.launch.mpirun import fault_tolerance_obstacle
 from hpcdl.launch.process import HEARTBEAT, RELAUNCH, advice, status_folder
-from hpcdl.nn.backend import threads
+from hpcdl.nn.backend import computing
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import CaseFailedError, Failure
 from hpcdl.run.job import Job
@@ -64,7 +63,7 @@ def run(suite: Suite, folder: Path, mpi: Mpi, options: RunOptions) -> int:
         part = root / "parts" / part_name(number, case)
         limit = case.timeout_seconds if options.case_timeout is None else options.case_timeout
         watchdog.begin(case.name, part, limit, job.mpi if comm else None)
-        results, traces, failures = _run_case(case, job, comm, part)
+        results, traces, failures = _run_case(case, job, comm, part, run_folder)
         watchdog.end(case.name)
         if run_folder and failures:
             run_folder.fail(number, failures)
@@ -109,7 +108,7 @@ def _misplaced(suite: Suite, numbers: Sequence[int], hosts: Sequence[tuple[str, 
 
 
 def _run_case(
-    case: Case, job: Job, comm: MpiComm | None, part: Path
+    case: Case, job: Job, comm: MpiComm | None, part: Path, run_folder: RunFolder | None
 ) -> tuple[dict[str, Scalar], list[Packed], Sequence[Failure]]:
     """Run a case on the ranks of ``comm``, while the others sleep; return results, traces and failures, on rank 0.
 
@@ -118,7 +117,7 @@ def _run_case(
     failure: Failure | None = None
     begin = job.counters.sample()
     try:
-        result, mine, usage = ({}, list[bytes](), None) if comm is None else _run_here(case, job, comm)
+        result, mine, usage = ({}, list[bytes](), None) if comm is None else _run_here(case, job, comm, run_folder)
     except BaseException as error:
         line = " ".join(f"{type(error).__name__}: {error}".split())
         failure = Failure(case.name, line, job.world.rank, "".join(traceback.format_exception(error)))
@@ -154,7 +153,9 @@ def _run_case(
     return result, every, ()
 
 
-def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], list[bytes], Usage]:
+def _run_here(
+    case: Case, job: Job, comm: MpiComm, run_folder: RunFolder | None
+) -> tuple[dict[str, Scalar], list[bytes], Usage]:
     """Return a case's results on this rank, its traces, one per simulated rank, and the use of its cores."""
     mpi = job.mpi
     trace = case.spec.trace
@@ -162,17 +163,15 @@ def _run_here(case: Case, job: Job, comm: MpiComm) -> tuple[dict[str, Scalar], l
     recorder.clock_offset_ns = job.clock_offset_ns
 
     def before_step(step: int) -> None:
+        if run_folder:
+            run_folder.show_step(step, recorder.evaluations)
         if trace == "alternating":
             mpi.events = None if step % 2 else recorder.events
         if case.failure and case.failure.comes(comm.rank, step):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    # a training that diverges overflows; the record shows it, and numpy would warn on each rank at each step
     allowed = case.spec.threads
-    kernels = getattr(case.spec, "kernels", None)
-    # threads of BLAS would wait actively on the cores of kernels' threads
-    of_blas = 1 if kernels is not None and kernels.divides_products else allowed
-    with threadpoolctl.threadpool_limits(of_blas, "blas"), threads(allowed), np.errstate(all="ignore"):
+    with computing(getattr(case.spec, "kernels", None), allowed):
         journal = Journal(recorder, mpi.counters, before_step, job.draw)
         program = case.module.program(case.spec, journal)
         sensors = None if case.setting("network") else job.sensors

@@ -1,49 +1,48 @@
 """Write a run folder: parts, log, run.h5 and report. Rank 0 alone."""
 
-import fcntl
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Final
 
-from hpcdl.cases.keys.key import FAULTS, varies
-from hpcdl.cases.parts.rate_grid import remember
-from hpcdl.exit_codes import UsageError
+from hpcdl.cases.keys.key import varies
+from hpcdl.cases.parts.rate_grid import TRIALS
 from hpcdl.fabric.mpi.comm import library_version
 from hpcdl.launch.environment import describe_job, differences
-from hpcdl.launch.mpirun import LAUNCH, on_terminal
+from hpcdl.launch.mpirun import CLEAR, LAUNCH, on_terminal
 from hpcdl.launch.process import STATUS
 from hpcdl.run import failed_cases
 from hpcdl.run.failed_cases import Failure
 from hpcdl.run.job import Job
 from hpcdl.suite import Case, Suite
-from hpcdl.trace.files import JsonMapping, JsonObject, open_log
+from hpcdl.trace.files import TRIALS_FILE, JsonMapping, JsonObject, open_log
 from hpcdl.trace.link_counters import LinkCounters, recorded, total
-from hpcdl.trace.recorder import Packed, Scalar, TraceError
+from hpcdl.trace.recorder import Evaluation, Packed, Scalar, TraceError
 
 BAR: Final = 20
 """Characters of the progress bar."""
-CLEAR: Final = "\r\x1b[K"
-"""Clear the line: carriage return, erase to the end of the line (ECMA-48)."""
 _UNITS: Final = (("h", 3600), ("min", 60), ("s", 1))
 
 
-def progress_line(number: int, total: int, name: str, seconds: float, finished: int, columns: int = 80) -> str:
-    """Return the line for case ``number`` of ``total``, which replaces the line before it.
+def progress_line(
+    done: float, total: int, name: str, seconds: float, finished: float, columns: int = 80, words: str = ""
+) -> str:
+    """Return the line after ``done`` of ``total`` cases, which replaces the line before it.
 
-    Rate and time left are those of the ``finished`` cases of this job, which took ``seconds``; none before the
-    first one has finished. The line is shorter than ``columns``: a line that wraps cannot be replaced.
+    Rate and time left are those of the cases that this job has ``finished`` in ``seconds``; none without any. Both
+    numbers contain the finished share of the present case, and ``words`` say how far it is. The line is shorter
+    than ``columns``: a line that wraps cannot be replaced.
     """
-    begin, rate = f"[{'#' * (BAR * number // total):.<{BAR}}] {number}/{total} ", ""
+    begin, rate = f"[{'#' * int(BAR * done / total):.<{BAR}}] {int(done)}/{total} ", f"  {words}" * bool(words)
     if finished and seconds > 0:
-        left = seconds / finished * (total - number)
+        left = seconds / finished * (total - done)
         unit, size = next((unit for unit in _UNITS if left >= 2 * unit[1]), _UNITS[-1])
-        rate = f"  {60 * finished / seconds:.3g} cases/min, {left / size:.0f} {unit} left"
+        rate += f"  {60 * finished / seconds:.3g} cases/min, {left / size:.0f} {unit} left"
     room = max(0, columns - 1 - len(begin) - len(rate))
     shown = name if len(name) <= room else f"{name[: max(0, room - 3)]}..."
     return CLEAR + f"{begin}{shown}{rate}"[: columns - 1]
@@ -89,8 +88,6 @@ class FinishedParts:
                 continue
             digest = str(fields.get("digest"))
             self.paths[digest] = path
-            with suppress(*FAULTS):  # of a version with other keys
-                remember(fields)
             self.environments[str(environment.get("key"))] = environment
             if fields.get("correct") is False:
                 self.wrong.add(digest)
@@ -110,23 +107,6 @@ class FinishedParts:
             path.rename(path.with_name(f"{path.name}{DAMAGED}"))
             lines.append(f"parts/{path.name} is renamed to {path.name}{DAMAGED}, and its case runs again: {why}")
         return lines
-
-
-@contextmanager
-def claimed(folder: Path) -> Iterator[None]:
-    """Lock a run folder by its log, if its file system has locks. Raises UsageError if another process did."""
-    try:
-        log = open_log(folder / "log.txt")
-    except OSError as error:
-        raise UsageError(f"-o {folder}: log.txt cannot be written: {error.strerror}") from None
-    with os.fdopen(log, "a"):
-        try:
-            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"-o {folder}: another hpcdl process is writing to it") from None
-        except OSError:
-            pass
-        yield
 
 
 def draw_of(folder: Path, environment: Mapping[str, str]) -> int:
@@ -162,6 +142,10 @@ class RunFolder:
         self._failed = False
         self._page = ""
         """Line with the path of the report."""
+        self._now: tuple[int, Case] = 0, suite.cases[0]
+        """Present case and its number."""
+        self._shown = self._began
+        """Time of the last progress bar."""
         self._terminal = on_terminal()
         mpi = {**library_version(), "ranks": job.world.size, "nodes": len({*job.hosts})}
         self._environment = describe_job(mpi)
@@ -191,8 +175,9 @@ class RunFolder:
             self._environment["link_counters"] = recorded(self._schema.read(run, wanted=()).environment)
         run.unlink(missing_ok=True)
         self._log = os.fdopen(open_log(self._folder / "log.txt"), "a", encoding="utf-8")
-        for line in self._earlier.set_aside_damaged():
-            self.show(line)
+        for line in (*self._earlier.set_aside_damaged(), TRIALS.keep(self._folder / TRIALS_FILE)):
+            if line:
+                self.show(line)
         cases, earlier = self._suite.cases, failed_cases.read(self._parts)
         missing = [number for number, case in enumerate(cases) if not self._finished(case)]
         if len(missing) < len(cases):
@@ -222,10 +207,24 @@ class RunFolder:
             self._write()  # a failed case may end the job again
         failed_cases.begin(self._part(number, case), case.name)
         print(f"{case.name} ...", file=self._log, flush=True)
+        self._shown, self._now = self._began, (number, case)
         if self._terminal:
-            took, count = self._began - self._started, len(self._suite.cases)
-            columns = shutil.get_terminal_size().columns
-            print(progress_line(number, count, case.name, took, self._added, columns), end="", flush=True)
+            self._show_progress()
+
+    def show_step(self, step: int, evaluations: Sequence[Evaluation]) -> None:
+        """Show a step that begins, and the last accuracy, in the progress bar of a terminal, once a second."""
+        _, case = self._now
+        if self._terminal and perf_counter() - self._shown >= 1 and case.kind == "train":
+            self._shown = perf_counter()
+            words = f"step {step}/{case.spec.planned_steps}"
+            words += f", {evaluations[-1].accuracy:.1%}" if evaluations else ""
+            self._show_progress(step / case.spec.planned_steps, words)
+
+    def _show_progress(self, share: float = 0, words: str = "") -> None:
+        """``share``: finished part of the present case."""
+        (number, case), took, count = self._now, perf_counter() - self._started, len(self._suite.cases)
+        done, finished, columns = number + share, self._added + share, shutil.get_terminal_size().columns
+        print(progress_line(done, count, case.name, took, finished, columns, words), end="", flush=True)
 
     def add(self, number: int, case: Case, measured: dict[str, Scalar], traces: list[Packed]) -> None:
         """Write a finished case."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from _csv import Reader
 
 
+TRIALS_FILE: Final = "trials.json"
+"""In a run folder: trials of grids that have ended."""
 MAX_TEXT: Final = 4 << 20
 """Largest size of a suite or network file (bytes)."""
 MAX_DATA: Final = 1 << 30

@@ -198,8 +198,9 @@ class TrainingNumbers:
     tuning = count("trials of a search, the settings it found, and the training images it took")
     tuned = text(reduction="union")
     tuning_images = count()
-    tuning_trials = text("of a grid: final accuracy by rate; the next rate, if the best one is at an edge")
+    tuning_trials = text("of a grid: final accuracy by value; the next value, if the best one is at an edge")
     tuning_edge = text()
+    tuning_like = text("keys of the other case whose trials found it, and the factor on the rate that they found")
     test_loss = number(
         "on the test set at the end, if a validation set was held out; then `final_loss` and `final_accuracy`"
         " are the same",

@@ -1,5 +1,6 @@
 """Tuning: every method has the same number of trials, the best one is taken, and no trial reads a test image."""
 
+import os
 from dataclasses import replace
 from functools import partial
 
@@ -35,7 +36,7 @@ def run(spec, **options):
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch):
     monkeypatch.setattr(train, "_SEARCHES", {})
-    monkeypatch.setattr(rate_grid, "_RESULTS", {})
+    monkeypatch.setattr(rate_grid, "TRIALS", rate_grid.Trials())
 
 
 @pytest.mark.slow
@@ -74,9 +75,14 @@ def test_a_trial_that_is_quick_by_luck_is_not_taken(monkeypatch):
 
 
 SHORT = {"rates": [0.001, 0.003, 0.01], "seed": 101}
+BATCHES = {"batches": [30, 60, 120], "seed": 101}
+OF_ANOTHER = {**SHORT, "like": {"training": "asynchronous"}, "factor": 0.5}
 
 
-@pytest.mark.parametrize(("search", "keys"), [(train.tuned, {}), (rate_grid.best_of_grid, {"tune": SHORT})])
+@pytest.mark.parametrize(
+    ("search", "keys"),
+    [(train.tuned, {}), *((rate_grid.best_of_grid, {"tune": tune}) for tune in (SHORT, BATCHES, OF_ANOTHER))],
+)
 def test_tuning_never_reads_a_test_image(monkeypatch, search, keys):
     watched = Watched(digits().test)
     monkeypatch.setattr(key, "_opened", lambda _: digits())
@@ -95,12 +101,12 @@ def best(monkeypatch, spec, *accuracies):
 
     async def evaluations(trial, _program, _comm):
         trained.append(trial)
-        last = accuracies[spec.tune.rates.index(trial.learning_rate)]
+        last = accuracies[spec.tune.grid.index(getattr(trial, spec.tune.grid_key))]
         return [Evaluation(3, 0.5, 1.0, 0.1, 1.0, 600), Evaluation(6, 1.0, 2.0, last, last, 1200)]
 
     monkeypatch.setattr(rate_grid, "evaluations", evaluations)
     (found,) = in_process(1).run(lambda comm: rate_grid.best_of_grid(spec, spec.tune, None, comm))
-    return found[0].learning_rate, found[1], trained
+    return getattr(found[0], spec.tune.grid_key), found[1], trained
 
 
 @pytest.mark.parametrize(
@@ -119,14 +125,116 @@ def test_the_rate_of_the_highest_final_accuracy_is_taken(monkeypatch, accuracies
     assert {(trial.seed, trial.stop_at_target) for trial in trained} == {(101, False)}
 
 
-def test_a_longer_grid_repeats_no_trial_of_a_finished_case(monkeypatch):
-    case = parsed(tune=SHORT, straggler={"rank": 1, "factor": 2})
-    record = {**case.fields(), **best(monkeypatch, case.spec, 0.8, 0.6, 0.7)[1]}
-    monkeypatch.setattr(rate_grid, "_RESULTS", {})  # another job
-    rate_grid.remember(record)
+def test_a_longer_grid_repeats_no_trial_of_the_file(monkeypatch, tmp_path):
+    """Each trial is in the file once it has ended, those of an interrupted case too."""
+    file = tmp_path / "trials.json"
+    rate_grid.TRIALS.keep(file)
+    with pytest.raises(IndexError):  # as long as the third trial lasts
+        best(monkeypatch, parsed(tune=SHORT).spec, 0.8, 0.6)
+    monkeypatch.setattr(rate_grid, "TRIALS", rate_grid.Trials())  # another job
+    assert rate_grid.TRIALS.keep(file) is None
     longer = parsed(tune={"rates": [0.0003, *SHORT["rates"]], "seed": 101}, seed=7).spec
-    chosen, found, trained = best(monkeypatch, longer, 0.7, 0, 0, 0)
-    assert (chosen, found["tuning_edge"], [trial.learning_rate for trial in trained]) == (0.001, None, [0.0003])
+    chosen, found, trained = best(monkeypatch, longer, 0.7, 0, 0, 0.75)
+    assert found["tuning_trials"] == "0.0003: 0.7, 0.001: 0.8, 0.003: 0.6, 0.01: 0.75"
+    assert (chosen, found["tuning_edge"], found["tuning_images"]) == (0.001, None, 4 * 1200)
+    assert [trial.learning_rate for trial in trained] == [0.0003, 0.01]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not a dict"),
+        ('{"{}": {"accuracy": 1}}', "not a Ended"),
+        ('{"{}": {"accuracy": 1, "images": 9, "of_later_version": 1}}', "not a Ended"),
+        (None, "not a regular file"),
+    ],
+)
+def test_a_damaged_file_of_trials_is_set_aside(tmp_path, content, why):
+    file = tmp_path / "trials.json"
+    os.mkfifo(file) if content is None else file.write_text(content)
+    line = rate_grid.TRIALS.keep(file)
+    assert line.startswith("trials.json is renamed to trials.json.damaged, and its trials run again: ")
+    assert why in line
+    assert "\n" not in line
+    assert [path.name for path in tmp_path.iterdir()] == ["trials.json.damaged"]
+    assert rate_grid.TRIALS.keep(file) is None
+
+
+def test_trials_keep_stragglers_and_jitter_and_nothing_else_that_disturbs():
+    spec = parsed(
+        tune=SHORT,
+        training="asynchronous",
+        straggler={"rank": 1, "factor": 2},
+        failure={"rank": 2, "step": 3},
+        jitter=0.2,
+        sharpness=8,
+    ).spec
+    for trial in rate_grid.grid_trials(spec, spec.tune):
+        assert (trial.straggler, trial.jitter) == (spec.straggler, 0.2)
+        assert (trial.failure, trial.sharpness, trial.target_accuracy, trial.stop_at_target) == (
+            None,
+            0,
+            None,
+            False,
+        )
+        assert (trial.seed, trial.tune) == (101, None)
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "batch", "edge"),
+    [((0.5, 0.7, 0.6), 60, None), ((0.5, 0.6, 0.8), 120, "HIGH: add 240"), ((0.9, 0.6, 0.8), 30, "LOW: add 15")],
+)
+def test_the_batch_of_the_highest_final_accuracy_is_taken(monkeypatch, accuracies, batch, edge):
+    chosen, record, trained = best(monkeypatch, parsed(tune=BATCHES).spec, *accuracies)
+    assert (chosen, record["tuned"], record["tuning_edge"]) == (batch, f"global_batch={batch}", edge)
+    assert [trial.images_per_step for trial in trained] == BATCHES["batches"]
+
+
+def test_the_record_has_the_batch_that_was_found():
+    keys = {"steps": None, "epochs": 0.1, "learning_rate": 0.1}
+    found, evaluations = run(parsed(**keys, tune=BATCHES).spec)
+    batch = found["global_batch"]
+    assert found["tuned"] == f"global_batch={batch}"
+    assert batch != 60  # the case's own
+    alone = parsed(**keys, tune=None, global_batch=batch)
+    assert (found["steps"], found["tuning"]) == (alone.spec.planned_steps, 3)
+    assert run(alone.spec)[1] == evaluations
+
+
+@pytest.mark.parametrize(
+    ("own", "like", "other", "text"),
+    [
+        ({}, {"training": "asynchronous"}, {"training": "asynchronous"}, "training=asynchronous"),
+        (
+            {"pruning": {"sparsity": 0.5}, "compression": "fp16"},
+            {"pruning": "none", "compression": "none"},
+            {"pruning": None, "compression": "none"},
+            "pruning=none, compression=none",
+        ),
+        (
+            {"dtype": "float64"},
+            {"dtype": "float32", "batch_per_rank": 10, "ranks": 2},
+            {"dtype": "float32", "batch_per_rank": 10, "global_batch": None, "ranks": 2},
+            "dtype=float32, batch_per_rank=10, ranks=2",
+        ),
+        (
+            {},
+            {"training": {"name": "parameter_averaging", "period": 4}},
+            {"training": {"name": "parameter_averaging", "period": 4}},
+            "training=parameter_averaging(period=4)",
+        ),
+    ],
+)
+def test_a_case_takes_the_rate_of_another(monkeypatch, own, like, other, text):
+    case = parsed(**own, tune={**SHORT, "like": like, "factor": 0.25})
+    chosen, record, trained = best(monkeypatch, case.spec, 0.5, 0.7, 0.6)
+    assert (chosen, record["tuned"]) == (0.003 / 4, "learning_rate=0.00075")
+    assert case.fields()["tuning_like"] == f"{text}; x 0.25"
+    rate_grid.TRIALS.__init__()
+    another = parsed(**{**own, **other}, tune=SHORT)
+    assert trained == best(monkeypatch, another.spec, 0.5, 0.7, 0.6)[2]  # its own trials
+    assert another.fields()["tuning_like"] is None
 
 
 @pytest.mark.parametrize("training", ["synchronous", "asynchronous", "d_psgd"])
@@ -177,6 +285,25 @@ def test_a_wrong_search_is_refused_in_one_line():
                 ({"rates": [0.1, 0.2, 0.3]}, "rates: 0.001, the case's own, is not among [0.1, 0.2, 0.3]"),
                 ({"rates": []}, "seed: is for the trials of a grid; give rates"),
                 ({"seed": -1}, "seed: give the trials a seed from 0 on that the case has not, such as 101"),
+                (
+                    {"rates": [], "batches": [30, 60]},
+                    "batches: must be 3 to 1000 ascending positive integers, not",
+                ),
+                ({"rates": [], "batches": [20, 40, 80]}, "batches: 60, the case's own, is not among [20, 40, 80]"),
+                (
+                    {"rates": [], "batches": [40, 60, 90]},
+                    "batches: 40: global_batch: 40 is not divisible by ranks",
+                ),
+                (
+                    {"batches": [30, 60, 90]},
+                    "batches: a grid has one trial for each of its rates; leave batches or",
+                ),
+                ({"like": {"rank": 3}}, "like: rank: unknown key; did you mean 'ranks'?"),
+                ({"like": {"compression": "fp61"}}, "like: compression: unknown 'fp61'; did you mean 'fp16'?"),
+                ({"like": {"ranks": 7}}, "like: global_batch: 60 is not divisible by ranks = 7"),
+                ({"like": {"seed": 3}}, "like: trials have their own tune, seed and learning_rate"),
+                ({"like": {"ranks": 2}, "factor": 0}, "factor: must be a positive number beside rates and like"),
+                ({"factor": 0.5}, "factor: must be a positive number beside rates and like"),
                 ({"seed": 1}, "seed: 1 is one of the case; take another"),
                 ({"trials": 3}, "trials: a grid has one trial for each of its rates; leave trials or rates out"),
                 ({"learning_rate": [0.1, 1.0]}, "learning_rate: a grid has"),

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from hpcdl.commands.parts.job import claimed
 from hpcdl.commands.parts.options import write_output
 from hpcdl.report.render import save
-from hpcdl.run.run_folder import claimed
 from hpcdl.suite import UsageError
 from hpcdl.trace.files import atomic_write
 

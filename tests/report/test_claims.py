@@ -202,7 +202,7 @@ def test_of_several_cases_the_best_by_validation_counts():
 
 def test_columns_have_texts_or_match_expressions():
     """An untuned side names the keys in which it differs from the one whose rate it takes."""
-    sides = trained("one", LEVEL), trained("one", LEVEL, settings={"tuning_like": "training=other"})
+    sides = trained("one", LEVEL), trained("one", LEVEL, tuning_like="training=other")
     untuned = "~(?!None$).*"
     for text, used, doubt in [
         ("None", 5, ""),

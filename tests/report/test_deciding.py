@@ -65,9 +65,21 @@ def test_a_grid_shows_the_accuracy_of_each_rate_and_warns_of_an_edge(hand):
     (table,) = deciding.tuning_page(found).tables
     (row,) = table.rows
     assert row[3:] == ("learning_rate=0.1", "LOW: add 0.05", "0.1: 0.7, 0.2: 0.6", "3", "600")
-    (line,) = [line for line in warnings(run, found.records) if "learning rate" in line]
-    assert line.startswith("The best learning rate of 2 cases is at an edge of its grid.")
+    (line,) = [line for line in warnings(run, found.records) if "grid" in line]
+    assert line.startswith("The best trial of 2 cases is at an edge of its grid.")
     assert line.endswith(" (2 ranks, seed 1), LOW: add 0.05.")
+
+
+def test_methods_differ_by_the_case_whose_rate_they_take(hand):
+    grid = {"tuning": 3, "tuned": "learning_rate=0.1", "tuning_images": 600, "tuning_trials": "0.1: 0.7, 0.2: 0.6"}
+    for like in (None, "training=d_psgd; x 0.25"):
+        hand.train([[10.0] * 20] * 2, seed=1, tuning_like=like, **grid)
+    records = Findings(hand.read(), "run").records
+    assert records[0].method != records[1].method
+    assert [row[2] for row in deciding.tuning_page(Findings(hand.read(), "run")).tables[0].rows] == [
+        "rate of training=d_psgd; x 0.25",
+        "ring",
+    ]
 
 
 def test_of_several_batches_of_a_method_the_best_one_has_its_profile(hand):

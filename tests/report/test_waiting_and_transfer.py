@@ -4,11 +4,11 @@ import pytest
 
 from hpcdl.analysis.run.pooling import pool
 from hpcdl.report.render import cases, render
-from hpcdl.report.run.findings import findings
+from hpcdl.report.run.findings import findings, with_waiting
 from hpcdl.report.sections import nodes, waiting
 from hpcdl.report.sections.step_parts import step_breakdown
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
-from hpcdl.trace.schema import merge, read, write_part
+from hpcdl.trace.schema import merge, packed, read, write_part
 
 
 def ms(value):
@@ -63,6 +63,16 @@ def test_the_late_rank_is_named_with_its_lateness_and_the_step_is_split(tmp_path
     assert [case[name] for name in columns] == pytest.approx([0.010, 0.010, 1, 0.020])
     (chart,) = step_breakdown(late_run)
     assert chart.numbers() == [("", "compute", "waiting", "transfer"), ("none", "20.0 ms", "10.0 ms", "10.0 ms")]
+
+
+def test_records_without_events_keep_what_events_showed(tmp_path):
+    """They are still known as a copy of the run."""
+    (traced,) = written(tmp_path)
+    (tmp_path / "o.json.xz").write_bytes(packed(with_waiting(traced.run)))
+    (alone,) = findings([read(tmp_path / "o.json.xz")])
+    for name in ("waiting_seconds", "transfer_seconds", "late_rank", "late_seconds"):
+        assert getattr(alone.records[0], name) == pytest.approx(getattr(traced.records[0], name)), name
+    assert alone.run.identities == traced.run.identities
 
 
 def test_a_rank_that_is_late_in_one_case_of_several_is_named_with_it_and_rows_name_their_launch(tmp_path):

@@ -2,11 +2,13 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from hpcdl.run import run_folder
 from hpcdl.run.run_folder import CLEAR, RunFolder, RunOptions, part_name, progress_line
 from hpcdl.suite import parse
-from hpcdl.trace.recorder import CaseRecord, Recorder
+from hpcdl.trace.recorder import CaseRecord, Evaluation, Recorder
 from hpcdl.trace.schema import merge, read, write_part
 
 SUITE = """
@@ -46,6 +48,33 @@ def test_the_line_is_shorter_than_the_terminal_and_keeps_the_time_left():
         line = progress_line(2, 4, "a-case-of-a-long-name" * 9, 10.0, 2, columns).removeprefix(CLEAR)
         assert len(line) == columns - 1
         assert columns == 40 or line.endswith("...  12 cases/min, 10 s left")
+
+
+def test_a_training_moves_the_bar_once_a_second_and_shows_its_last_accuracy(tmp_path, monkeypatch, capsys):
+    head = '[suite]\nname = "tiny"\n[[case]]\nkind = "train"\nmodel = "lenet5"\ndataset = "digits"\n'
+    suite = parse(f"{head}learning_rate = 0.1\nglobal_batch = 48\nranks = 2\nsteps = 40\n", "tiny.toml")
+    now = [0.0]
+    monkeypatch.setattr(run_folder, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(run_folder, "on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "130")
+    job = SimpleNamespace(world=SimpleNamespace(size=2), hosts=["here"], ranks=[{"hostname": "here"}] * 2)
+    run = RunFolder(suite, tmp_path, job, RunOptions(lambda _line: None))
+    run.begin(0, suite.cases[0])
+    assert capsys.readouterr().out.startswith(f"{CLEAR}[{'.' * 20}] 0/1 train-lenet5-")
+    times = []
+    for step in range(40):
+        now[0] = 0.3 * (step + 1)
+        run.show_step(step, [Evaluation(10, 0.5, 3.0, 0.3, 0.875, 480)] if step >= 10 else [])
+        if line := capsys.readouterr().out:
+            times.append(now[0])
+            left = round(now[0] / step * (40 - step))
+            tested = ", 87.5%" if step >= 10 else ""
+            assert line.startswith(f"{CLEAR}[{'#' * (step // 2):.<20}] 0/1 ")
+            assert f"  step {step}/40{tested}  " in line
+            assert line.endswith(f" cases/min, {left} s left")
+    assert np.diff([0, *times]).min() >= 1
+    assert len(times) > 8
+    run.finish({}, "interrupted")
 
 
 def test_time_left_is_that_of_the_finished_cases():

@@ -3,11 +3,13 @@
 import importlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import sys
 import tomllib
 from pathlib import Path
+from threading import Event, Timer
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +17,13 @@ from conftest import Hand
 
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.record import Record, group_by_key
-from hpcdl.trace.schema import packed, read
+from hpcdl.suite import load
+from hpcdl.trace.schema import CaseRecord, packed, read, read_part, write_part
 
 ROOT = Path(__file__).parents[2]
 REPORTS = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
 WITHOUT = {
+    "under-load": "its four former suites still have a report each",
     "alltoallv": "for a cluster of many ranks; on two cores it runs in seconds",
     "stragglers": "for a cluster; `waiting` measures slow workers on two cores",
     "firecaffe": "ten minutes on two cores shared by 8 ranks; firecaffe-cluster answers for 128",
@@ -198,6 +202,96 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mak
     assert f"| [simulated](simulated.md) | Which scheme is fastest? | {page[4]} | measured |" in readme
     assert f"| [simulated](simulated.md) on mine | Which scheme is fastest? | {page[4]} | measured |" in readme
     assert re.search(r"These runs decide none of \d+ claims", readme)  # what others measured in one job is open
+
+
+@pytest.fixture
+def one_suite(tmp_path, make, monkeypatch):
+    """Return two simulated reports of small suites in ``tmp_path`` that share two of their cases."""
+    monkeypatch.setattr(make, "STOP", Event())
+    monkeypatch.setattr(make, "commit", lambda: "abc")
+    (tmp_path / "suites").mkdir()
+    listed = ""
+    for name, seeds in (("first", [1, 2]), ("second", [1, 2, 3])):
+        (tmp_path / f"suites/{name}.toml").write_text(
+            f'[suite]\nname = "{name}"\nquestion = "How accurate?"\n[[case]]\nkind = "train"\nranks = 2\n'
+            f'model = "lenet5"\ndataset = "digits"\nnetwork = "ethernet-1g"\nflops = 1e9\nglobal_batch = 64\n'
+            f"epochs = 1\nlearning_rate = 0.1\nseed = {seeds}\n"
+        )
+        listed += f'[[report]]\nname = "{name}"\ngroup = "Papers"\nnot_shown = "Nothing."\nsimulated = true\n'
+        listed += f'command = "sh {name}.sh suites/{name}.toml"\n'
+    (tmp_path / "reports.toml").write_text(listed)
+    return make.reports([])
+
+
+def test_cases_that_another_report_has_finished_are_copied(one_suite, make, tmp_path):
+    """Two of three cases; a part of a case that the suite no longer has is set aside."""
+    first, second = one_suite
+    runs = tmp_path / "runs"
+    (runs / "first/parts").mkdir(parents=True)
+    (runs / "second/parts").mkdir(parents=True)
+    for case in load(make.suite_of(first)).cases:
+        record = CaseRecord(case.fields(), [])
+        write_part(runs / "first/parts" / f"0000-{case.digest}.h5", record, environment={"key": "here"})
+    (runs / "second/parts/0007-0123456789ab.h5").touch()
+    make.Calls(first, runs).begin()
+    calls = make.Calls(second, runs)
+    make.copy_cases(second, runs, calls)
+    assert calls.copied == {"first": 2}
+    assert calls.commits == ["abc"]
+    cases = {case.digest: case for case in load(make.suite_of(second)).cases}
+    parts = sorted((runs / "second/parts").iterdir())
+    assert [part.suffix for part in parts] == [".h5", ".h5", ".other"]
+    for part in parts[:2]:
+        fields, environment = read_part(part)
+        case = cases[make.digest_of(part)]
+        assert fields == {**case.fields(), "environment_key": "here"}
+        assert environment["key"] == "here"
+        assert read(part, wanted=()).suite == make.suite_of(second).read_text()
+
+
+def test_trials_of_all_reports_are_shared(one_suite, make, tmp_path):
+    _, second = one_suite
+    for name, trial in (("first", "rate 1"), ("third", "rate 2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "trials.json").write_text(
+            json.dumps({"version": 1, "trials": {trial: {"accuracy": 0.5}}})
+        )
+    make.share_trials(second, tmp_path)
+    shared = json.loads((tmp_path / "second/trials.json").read_text())
+    assert shared == {"version": 1, "trials": {f"rate {number}": {"accuracy": 0.5} for number in (1, 2)}}
+
+
+def test_an_interrupted_measurement_goes_on_and_states_all_of_its_calls(
+    one_suite, make, hand, tmp_path, monkeypatch
+):
+    """Its first call is ended after a second. Unfinished data have no page, and the page of claims names them."""
+    first, _ = one_suite
+    hand.train([[1.0] * 9] * 2, network="ethernet-1g")
+    hand.read()
+    (tmp_path / "first.sh").write_text(
+        f'echo "$*" >>arguments; mkdir -p runs/first; cp {hand.folder}/run.h5 runs/first\n'
+        "test -e begun || { touch begun; exec sleep 60; }\n"
+    )
+    states = iter(["abc", "def"])
+    monkeypatch.setattr(make, "commit", lambda: next(states))
+    Timer(1, make.STOP.set).start()
+    assert not make.measured(first, tmp_path / "runs")
+    assert make.made()["first"].items() >= {"commit": "abc", "finished": False}.items()
+    assert make.render() == 0
+    assert not (tmp_path / "first.md").exists()
+    assert "Not finished: measurements of first." in (tmp_path / "claims.md").read_text()
+    make.STOP.clear()
+    assert make.measured(first, tmp_path / "runs", core=min(os.sched_getaffinity(0)))
+    facts = make.made()["first"]
+    assert facts["commit"] == "abc, def"
+    assert "finished" not in facts
+    calls = json.loads((tmp_path / "runs/first.json").read_text())["calls"]
+    assert facts["minutes"] == round(sum(call["minutes"] for call in calls), 1)
+    assert make.measured(first, tmp_path / "runs")
+    ran = (tmp_path / "arguments").read_text().splitlines()
+    assert ran == ["suites/first.toml --resume --mix-environments"] * 2
+    assert make.render() == 0
+    assert "commit abc, def" in (tmp_path / "first.md").read_text()
 
 
 def test_the_lock_of_the_artifact_has_every_dependency():

@@ -1,6 +1,7 @@
 """The real thing: hosts with names, links with rates, ranks on hosts, and nothing left of any of it."""
 
 import json
+import os
 import re
 import signal
 import time
@@ -67,6 +68,19 @@ def test_hosts_have_names_links_and_a_way_to_each_other(testbed):
     cards = "/sys/class/net/eth0 /sys/class/net/lo"
     expected = [line for host in ("host1", "host2", "host3") for line in (host, str(testbed.folder), cards)]
     assert ended.stdout.splitlines() == [*expected, "10.77.0.3"]
+    testbed.check_nothing_left()
+
+
+def test_hosts_have_cores_of_their_own_if_there_are_enough(testbed):
+    """A host that computes must not use the core of another one."""
+    every = sorted(os.sched_getaffinity(0))
+    (testbed.folder / "cores.py").write_text("import os; print(*sorted(os.sched_getaffinity(0)))")
+    for hosts in (len(every), len(every) + 1):
+        asked = "; ".join(f"ssh host{number + 1} python cores.py" for number in range(hosts))
+        ended = testbed("sh", "-c", asked, hosts=hosts)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        cores = [[*map(int, line.split())] for line in ended.stdout.splitlines()]
+        assert cores == ([[core] for core in every] if hosts == len(every) else [every] * hosts)
     testbed.check_nothing_left()
 
 

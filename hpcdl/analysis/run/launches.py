@@ -279,6 +279,10 @@ def undisturbed(launches: Sequence[Launch]) -> list[Launch]:
     return [launch for launch in launches if not launch.disturbed] or list(launches)
 
 
+STATED: Final = ("waiting_seconds", "transfer_seconds", "late_rank", "late_seconds")
+"""Columns of a launch that records without events state."""
+
+
 def launches(run: Run) -> list[Launch]:
     """Return each launch of each case of a run, in its order."""
     launches = []
@@ -289,7 +293,8 @@ def launches(run: Run) -> list[Launch]:
         else:
             if record.compression_ratio and record.ring_bytes is None:
                 record.compression_ratio = _ratio_to_ring(record, case.steps)
-            launches.append(Launch(record, case, late_rank=record.late_rank, late_seconds=record.late_seconds))
+            stated = {name: getattr(record, name) for name in STATED}
+            launches.append(Launch(record, case, **stated))
     return launches
 
 

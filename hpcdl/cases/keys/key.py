@@ -176,6 +176,8 @@ class Key:
     role: Role = "condition"
     column: str = ""
     """Column of the record that states it, if its name is another."""
+    also: str = ""
+    """A second column that states it."""
     folder: str | None = None
     """Folder of the registry that has the value, a :class:`Choice`."""
     around: type | None = None

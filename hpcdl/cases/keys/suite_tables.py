@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from hpcdl import cases, registry
-from hpcdl.cases.keys.key import Choice, Role, key, keys
+from hpcdl.cases.keys.key import Choice, Key, Role, key, keys
 from hpcdl.registry import nearest
 from hpcdl.trace.files import parse_toml
 
@@ -62,30 +62,31 @@ def module_of(kind: str) -> Any:
 
 
 @cache
-def _declared() -> dict[str, tuple[Role, str]]:
-    """Return role and column of the keys of all kinds, by name; those of training come first."""
+def _declared() -> dict[str, Key]:
+    """Return the keys of all kinds, by name; those of training come first."""
     modules = [module_of(kind) for kind in sorted(kinds(), key=lambda kind: kind != "train")]
     every = {
         name: field.metadata["key"] for module in reversed(modules) for name, field in keys(module.SPEC).items()
     }
     ordered = dict.fromkeys(name for module in modules for name in keys(module.SPEC))
-    return {name: (every[name].role, every[name].column or name) for name in ordered}
+    return {name: every[name] for name in ordered}
 
 
 def role_of(name: str) -> Role:
     """Return the role of a key; that of a key which no kind has is ``condition``."""
-    return _declared().get(name, ("condition", ""))[0]
+    return _declared().get(name, Key()).role
 
 
 def column_of(name: str) -> str:
     """Return the column that states a key; the key itself if none does."""
-    return _declared().get(name, ("condition", name))[1]
+    return _declared().get(name, Key()).column or name
 
 
 @cache
 def columns_with(role: Role) -> tuple[str, ...]:
     """Return the columns that state the keys with a role, in their order."""
-    return tuple(dict.fromkeys(column for own, column in _declared().values() if own == role))
+    chosen = [(key.column or name, key.also) for name, key in _declared().items() if key.role == role]
+    return tuple(dict.fromkeys(column for columns in chosen for column in columns if column))
 
 
 def check_keys(table: Mapping[str, Any], valid: Iterable[str], where: str) -> None:

@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from hpcdl.cases.keys.compute_times import DEVICES
-from hpcdl.cases.keys.key import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, opened
+from hpcdl.cases.keys.key import MAX_RANKS, MAX_STEPS, MAX_THREADS, Choice, key, keys, opened, read
 from hpcdl.cases.keys.step_spec import StepSpec
+from hpcdl.cases.keys.suite_tables import EITHER_OR
 from hpcdl.data.parts.dataset import Dataset
 from hpcdl.data.parts.sharding import EPOCHS, EQUAL, REPLICAS, Shares, bounds
 from hpcdl.fabric.faults import Failure, Straggler
@@ -23,7 +24,7 @@ from hpcdl.nn.replica import Replica
 from hpcdl.nn.volumes import FLOAT_BYTES, volumes
 from hpcdl.optim.parts.protocol import LossScaling, Optimizer
 from hpcdl.optim.parts.schedules import schedule
-from hpcdl.registry import nearest, shortened
+from hpcdl.registry import label, nearest, shortened
 from hpcdl.training.parts.inputs import Inputs
 from hpcdl.training.parts.journal import Journal
 from hpcdl.training.parts.mesh import Mesh, ModelGroup
@@ -42,16 +43,23 @@ SEED: Final = 0
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """A search for the learning rate, and for settings of optimizer and strategy, or a grid of learning ``rates``.
+    """A search for the learning rate, and for settings of optimizer and strategy, or a grid of one number.
+
+    A grid has one trial for each of its learning ``rates``, or of its global ``batches``. With ``like``, a table
+    of keys that replace the case's own in the trials, the case takes what another case finds, a rate times
+    ``factor``; "none" instead of a table such as ``pruning`` takes it away.
 
     Ranges are pairs of positive numbers, searched on a logarithmic scale; two integers give integers. The first
     trial has the case's own settings; the others have quasi-random ones (Halton 1960, scrambled). Trials run on
-    ``network`` or on that of the case, without straggler and failure, those of a search also without jitter.
+    ``network`` or on that of the case, without failure, those of a search also without straggler and jitter.
     Raises ValueError for numbers out of range.
     """
 
     trials: int = 0
     rates: tuple[float, ...] = ()
+    batches: tuple[int, ...] = ()
+    like: dict[str, Any] | None = field(default=None, hash=False)
+    factor: float | None = None
     seed: int | None = None
     learning_rate: tuple[float, float] | None = None
     optimizer: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -61,11 +69,12 @@ class Tuning:
     def __post_init__(self) -> None:
         if self.network and self.network not in NETWORKS:
             raise ValueError(f"network: unknown {self.network!r}{nearest(self.network, NETWORKS)}")
-        if self.rates:
+        if self.grid:
             self._check_grid()
             return
-        if self.seed is not None:
-            raise ValueError("seed: is for the trials of a grid; give rates, or leave seed out")
+        for name in ("seed", "like", "factor"):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: is for the trials of a grid; give rates, or leave {name} out")
         if not 1 <= self.trials <= MAX_TRIALS:
             raise ValueError(f"trials: must be from 1 to {MAX_TRIALS}, not {self.trials}, or give rates and seed")
         for (_, name), ends in self.ranges.items():
@@ -76,15 +85,36 @@ class Tuning:
             raise ValueError("learning_rate: give a range of it, or of a setting of optimizer or training")
 
     def _check_grid(self) -> None:
-        for name in ("trials", "learning_rate", "optimizer", "training"):
-            if getattr(self, name):
-                raise ValueError(f"{name}: a grid has one trial for each of its rates; leave {name} or rates out")
-        numbers = all(type(rate) in {int, float} and 0 < rate < math.inf for rate in self.rates)
-        if not numbers or not 3 <= len(self.rates) <= MAX_TRIALS or [*self.rates] != sorted({*self.rates}):
-            wrong = f"not {shortened([*self.rates])}"
-            raise ValueError(f"rates: must be 3 to {MAX_TRIALS} ascending positive numbers, {wrong}")
+        name = "rates" if self.rates else "batches"
+        for other in ("trials", "learning_rate", "optimizer", "training", *(["batches"] if self.rates else [])):
+            if getattr(self, other):
+                one = f"a grid has one trial for each of its {name}"
+                raise ValueError(f"{other}: {one}; leave {other} or {name} out")
+        kinds, noun = ({int, float}, "numbers") if self.rates else ({int}, "integers")
+        numbers = all(type(value) in kinds and 0 < value < math.inf for value in self.grid)
+        if not numbers or not 3 <= len(self.grid) <= MAX_TRIALS or [*self.grid] != sorted({*self.grid}):
+            wrong = f"not {shortened([*self.grid])}"
+            raise ValueError(f"{name}: must be 3 to {MAX_TRIALS} ascending positive {noun}, {wrong}")
         if self.seed is None or self.seed < 0:
             raise ValueError("seed: give the trials a seed from 0 on that the case has not, such as 101")
+        if self.factor is not None and not (self.like and self.rates and 0 < self.factor < math.inf):
+            raise ValueError("factor: must be a positive number beside rates and like")
+
+    @property
+    def grid(self) -> tuple[float, ...]:
+        """Values of the trials of a grid; empty for a search."""
+        return self.rates or self.batches
+
+    @property
+    def grid_key(self) -> str:
+        """Key of the case that the trials of a grid vary."""
+        return "global_batch" if self.batches else "learning_rate"
+
+    @property
+    def like_text(self) -> str | None:
+        """The keys of ``like`` and the factor as a column states them; None without them."""
+        pairs = ", ".join(f"{name}={label(value)}" for name, value in (self.like or {}).items())
+        return f"{pairs}; x {self.factor:g}" if self.factor is not None else pairs or None
 
     @property
     def ranges(self) -> dict[tuple[str, str], Any]:
@@ -97,8 +127,8 @@ class Tuning:
         """Return the settings of the trials of a grid, or of a search's trials after the first."""
         from scipy.stats import qmc  # late: ranks do not need it
 
-        if self.rates or self.trials == 1:
-            return [{("learning_rate", "learning_rate"): rate} for rate in self.rates]
+        if self.grid or self.trials == 1:
+            return [{(self.grid_key, self.grid_key): value} for value in self.grid]
         rows = qmc.Halton(len(self.ranges), seed=SEED).random(self.trials - 1)
         return [
             {
@@ -154,7 +184,7 @@ class TrainSpec(StepSpec):
     failure: Failure | None = key(None, table=Failure)
     quantization: Quantization | None = key(None, table=Quantization)
     pruning: Pruning | None = key(None, table=Pruning)
-    tune: Tuning | None = key(None, table=Tuning, role="method", column="tuning")
+    tune: Tuning | None = key(None, table=Tuning, role="method", column="tuning", also="tuning_like")
     network: str | None = key(None, choices=tuple(NETWORKS), role="machine")
     topology: Choice | None = key(None, folder="topologies", around=Site, role="machine")
     ranks_per_host: int = key(1, least=1, most=MAX_RANKS, role="machine")
@@ -162,6 +192,19 @@ class TrainSpec(StepSpec):
     flops: float | None = key(None, above=0, role="machine")
     times: str | None = key(None, role="machine")
     jitter: float = key(0.0, least=0, most=MAX_JITTER, role="machine")
+
+    def like(self, settings: Mapping[str, Any]) -> "TrainSpec":
+        """Return the case with keys as ``tune.like`` gives them. Raises ValueError for a wrong one."""
+        declared, values = keys(TrainSpec), dict[str, Any]()
+        for name, setting in settings.items():
+            if name not in declared:
+                raise ValueError(f"like: {name}: unknown key{nearest(name, declared)}")
+            values[name], wrong = read(declared[name], setting)
+            if wrong:
+                raise ValueError(f"like: {name}: {wrong}")
+            pairs = (pair for pair in EITHER_OR if name in pair)
+            values |= {other: None for pair in pairs for other in pair if other not in settings}
+        return replace(self, **values)
 
     @cached_property
     def data(self) -> Dataset:

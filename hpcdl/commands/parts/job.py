@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import fcntl
 import os
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from hpcdl.exit_codes import FAILED, USAGE, UsageError
 from hpcdl.launch import process
+from hpcdl.trace.files import TRIALS_FILE, open_log
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hpcdl.fabric.mpi.comm import Mpi
     from hpcdl.suite import Suite
 
@@ -75,6 +79,23 @@ def writable_folder(options: argparse.Namespace, chosen: Suite) -> Path:
         if (other := _suite_and_state(folder)[0]) not in {None, chosen.name}:
             raise UsageError(f"-o {folder}: has a run of the suite {other!r}, and this is {chosen.name!r}")
     return folder
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Lock a run folder by its log, if its file system has locks. Raises UsageError if another process did."""
+    try:
+        log = open_log(folder / "log.txt")
+    except OSError as error:
+        raise UsageError(f"-o {folder}: log.txt cannot be written: {error.strerror}") from None
+    with os.fdopen(log, "a"):
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"-o {folder}: another hpcdl process is writing to it") from None
+        except OSError:
+            pass
+        yield
 
 
 def newest_unfinished(runs: Path, suite: str, launches: int = 1) -> Path | None:
@@ -148,6 +169,25 @@ def from_shell(options: argparse.Namespace, given: list[str]) -> int:
     return run_cases(chosen, folder, ranks, given, options.given)
 
 
+def trials_alone(options: argparse.Namespace) -> int:
+    """Run the trials of a suite in this process; return the exit code."""
+    from hpcdl.run.trials import run_trials
+
+    if options.ranks or options.case_timeout or options.launches != 1 or options.mix_environments:
+        raise UsageError(
+            "--trials: give -n, --launches, --case-timeout, --mix-environments to the run that follows"
+        )
+    if options.folder is None:
+        raise UsageError("--trials: name the folder of the run that follows with -o")
+    chosen = load_suite(options)
+    check_memory(chosen, 1)
+    folder = writable_folder(options, chosen)
+    if (folder / TRIALS_FILE).exists() and not options.resume:
+        raise UsageError(f"-o {folder}: already has trials; add --resume or choose another folder")
+    with claimed(folder):
+        return run_trials(chosen, folder / TRIALS_FILE, options.show)
+
+
 def in_job(options: argparse.Namespace) -> int:
     """Run the suite as one rank of a job; return the exit code. Raises LaunchError."""
     from hpcdl.launch.mpirun import announce
@@ -177,7 +217,7 @@ def in_job(options: argparse.Namespace) -> int:
 def _on_all(options: argparse.Namespace, mpi: Mpi, held: ExitStack) -> int:
     """Read and check the suite on rank 0, broadcast it, and run it on all ranks; return the exit code."""
     from hpcdl.run.case_loop import run
-    from hpcdl.run.run_folder import RunOptions, claimed
+    from hpcdl.run.run_folder import RunOptions
 
     manner = RunOptions(options.show, options.mix_environments, options.case_timeout, options.finished)
     first, library = mpi.comm.rank == 0, mpi.comm.library

@@ -278,14 +278,12 @@ def write_records(file: Path, folders: Sequence[Path], *, predict: bool = False)
     ``predict``: with predictions, if the runs keep none.
     """
     from hpcdl.analysis.run.pooling import read_pooled
+    from hpcdl.report.run.findings import with_predictions, with_waiting
     from hpcdl.trace.schema import packed
 
     with analysis_of(folders):
         run = read_pooled(folders)
-        if predict:
-            from hpcdl.report.run.findings import with_predictions
-
-            run = with_predictions(run)
+        run = with_waiting(with_predictions(run) if predict else run)
         data = packed(run)
     name_copies(run)
     write_output("-o", file, data)

@@ -183,6 +183,16 @@ def findings(runs: Sequence[Run], reference: Reference = NOTHING_STATED) -> list
     return [Findings(run, name, reference) for run, name in zip(runs, names, strict=True)]
 
 
+def with_waiting(run: Run) -> Run:
+    """Return the run whose cases state waiting and transfer, which records without events do not show."""
+    pairs = zip(run.recorded, Findings(run, run.path.name).waiting, strict=True)
+    recorded = [
+        replace(case, fields={**case.fields, **waits.columns}, identity=case.digest()) if waits else case
+        for case, waits in pairs
+    ]
+    return replace(run, recorded=recorded)
+
+
 def with_predictions(run: Run) -> Run:
     """Return the run with predictions of its measured times, if they are enough to fit a network."""
     predicted = Findings(run, run.path.name, Reference(predict=True)).predicted

@@ -55,6 +55,7 @@ class Names:
             "training": _brief(self._strategies()),
             **{field: _brief(self._parts(field)) for field in ("parallelism", "optimizer", "schedule")},
             "learning_rate": {rate: f"rate {rate}" for rate in self._all("learning_rate")},
+            "tuning_like": {text: f"rate of {text}" if text else "" for text in self._all("tuning_like")},
             "tuning": {text: plural(int(text), "trial") if text else "not tuned" for text in self._all("tuning")},
         }
         self._brief["parallelism"][""] = "data-parallel"

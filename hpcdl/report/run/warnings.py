@@ -95,7 +95,7 @@ def _diverged(records: Sequence[Record]) -> Iterator[str]:
 def _tuning(records: Sequence[Record]) -> Iterator[str]:
     if cases := [record for record in records if record.tuning_edge]:
         yield (
-            f"The best learning rate of {plural(len(cases), 'case')} is at an edge of its grid. Add one rate "
+            f"The best trial of {plural(len(cases), 'case')} is at an edge of its grid. Add one value "
             f"there to all grids, twice at most. The first case is {case_name(cases[0])}, {cases[0].tuning_edge}."
         )
 
