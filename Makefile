@@ -11,7 +11,6 @@ GPU_RESULTS ?= runs/gpu-check
 GPU_OPTIONS ?=
 PEERS_OPTIONS ?=
 NIGHTS ?= runs/nights
-MESHES ?= runs/meshes
 REPORTS ?= runs/reports
 ARTIFACT ?= runs/artifact
 WORKERS ?= 2
@@ -27,7 +26,7 @@ OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_binary_files.py
   gpu/test_compile.py models/test_against_torch.py nn/test_kernels_against_torch.py optim/test_optimizers.py \
   report/test_browser.py testbed)
 
-.PHONY: help quickstart test test-quick test-unit test-optional test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-commands peers-collectives peers-compression peers-training oracles near-linear nights meshes reports measurements artifact release gpu-check gpu-plans
+.PHONY: help quickstart test test-quick test-unit test-optional test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-commands peers-collectives peers-compression peers-training oracles near-linear nights reports measurements artifact release gpu-check gpu-plans
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -105,9 +104,6 @@ peers-training: $(VENV)/ready-to-test $(OTHER)/ready-to-test  ## compare through
 
 nights: $(VENV)/ready-to-test  ## 18 nights on emulated hosts, one link slow in four: hpcdl history names it (as root)
 	$(BIN)/python tests/testbed/nights.py $(NIGHTS)
-
-meshes: $(VENV)/ready-to-test  ## steps of all meshes on 2, 4 and 8 emulated hosts beside predictions, two rates, 18 minutes (as root)
-	$(BIN)/python tests/testbed/meshes.py $(MESHES)
 
 reports: $(VENV)/ready  ## write the pages of reports/ again, of the measurements in reports/data
 	$(BIN)/python reports/make.py render

@@ -67,6 +67,12 @@ OK, FAILED, EDGE, INTERRUPTED = 0, 1, 3, 75
 """Exit codes of hpcdl; EDGE: of trials, if a best rate is the smallest or the largest."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 """Environment of a report that has one core."""
+GPU_PATH = (
+    *("hpcdl/nn/kernels/cupy", "hpcdl/fabric/device", "hpcdl/compression/kernels/cuda"),
+    "hpcdl/compression/kernels/cuda_launchers.py",
+)
+"""Folders and files whose code runs with a GPU alone."""
+CHANGED = "## Changed since it was measured"
 CLUSTERS = HERE / "clusters"
 """Records of real clusters, CLUSTER/REPORT.json.xz: a report shows them after those of its own machine."""
 ROWS = 12
@@ -152,6 +158,8 @@ class Report:
     """True if the data remain as they are: no measurement replaces them."""
     simulated: bool = False
     """True if one process makes it in virtual time: each core runs such a report at once."""
+    in_parts: bool = False
+    """True if a measurement on real ranks goes on where an earlier call stopped."""
     root: bool = False
     needs: tuple[str, ...] = ()
 
@@ -163,7 +171,7 @@ class Report:
     @property
     def resumes(self) -> bool:
         """True if a measurement goes on where an earlier call stopped."""
-        return self.simulated and not self.printed
+        return (self.simulated or self.in_parts) and not self.printed
 
     def obstacle(self) -> str | None:
         """Return why it cannot be measured here; None if it can."""
@@ -187,7 +195,7 @@ def reports(names: list[str]) -> list[Report]:
 def moved() -> str:
     """Return the table of pages that are gone, with the report that has their answer, or a command."""
     pages = tomllib.loads((HERE / "reports.toml").read_text()).get("moved", {}).items()
-    rows = [(page, to if to.startswith("`") else f"[{to}]({to}.md)") for page, to in pages]
+    rows = [(page, f"[{to}]({to}.md)" if (HERE / f"{to}.md").exists() else to) for page, to in pages]
     table = [("page", "successor"), ("---", "---"), *rows]
     return "".join(f"| {page} | {to} |\n" for page, to in table)
 
@@ -419,12 +427,13 @@ def without_paths(text: str, runs: Path) -> str:
     return text.replace(str(runs), "$RUNS").replace(str(ROOT), "$ROOT")
 
 
+def git(*arguments: str) -> str:
+    """Return what git prints about the tree. Raises CalledProcessError."""
+    return subprocess.check_output(["/usr/bin/env", "git", *arguments], cwd=ROOT, text=True).strip()
+
+
 def commit() -> str:
     """Return the commit of the tree, marked if files other than reports differ from it."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.check_output(["/usr/bin/env", "git", *arguments], cwd=ROOT, text=True).strip()
-
     changed = git("status", "--porcelain", "--", ".", ":!reports")
     return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")
 
@@ -728,6 +737,27 @@ def claims_page() -> str:
     return text.partition("## Verdict\n\n")[2].partition("\n")[0]
 
 
+def gpu_page() -> None:
+    """Write on the page of the GPU which files of its path changed since the commit that it was measured at."""
+    page = HERE / "gpu.md"
+    if not page.exists():
+        return
+    text = page.read_text().partition(f"\n{CHANGED}\n")[0].rstrip()
+    measured_at = re.findall(r"\bcommit ([0-9a-f]{8})\b", text)[-1]
+    try:
+        names = git("diff", "--name-only", "--no-renames", measured_at, "--", *GPU_PATH).splitlines()
+    except subprocess.CalledProcessError:  # a checkout without that commit
+        return
+    there = [name for name in names if (ROOT / name).exists()]
+    lines = [
+        *(text, "", CHANGED, ""),
+        f"The numbers are of commit {measured_at}. After it {len(there)} files of the GPU path changed or came,",
+        f"and {len(names) - len(there)} went. As they are now they have not run on a GPU:",
+        *("", *(f"- `{name}`" for name in there)),
+    ]
+    page.write_text("\n".join(lines if names else [text]) + "\n")
+
+
 def render() -> int:
     """Write the pages of all measured reports, and the README."""
     facts, rows = made(), {group: list[str]() for group in GROUPS}
@@ -738,6 +768,7 @@ def render() -> int:
             rows[report.group].append(f"| {report.name} | {question_of(report)} | not measured yet | - |")
     for group, name, question, answer in OTHERS:
         rows[group].append(row(name, "", question, answer or claims_page(), "measured" if answer else "-"))
+    gpu_page()
     text = HEAD
     for group, lines in rows.items():
         table = ["| report | question | answer | how |", "| --- | --- | --- | --- |", *lines]

@@ -4,7 +4,6 @@ import importlib
 import inspect
 import random
 import re
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +12,8 @@ import numpy as np
 import pytest
 from commands.test_history import Archive
 from conftest import Hand, ended
-from contract import measured
 
-from hpcdl import suite
 from hpcdl.cli import main
-from hpcdl.fabric.network import NETWORKS
 from hpcdl.fabric.pairs import rounds
 
 ROOT = Path(__file__).parents[1]
@@ -78,35 +74,6 @@ def program(monkeypatch, capsys, tmp_path):
         return module
 
     return load
-
-
-SUMS = measured.SUITE.format('["ring", "butterfly"]', [4096, 1048576])
-
-
-def test_allreduces_below_an_uplink_are_predicted_of_recorded_runs(program, tmp_path, capsys):
-    measured.measure(Hand(tmp_path / "1-to-1"), NETWORKS["ethernet-1g"], SUMS)
-    for ratio in (2, 4):
-        shutil.copytree(tmp_path / "1-to-1", tmp_path / f"{ratio}-to-1")
-    program("tests/testbed/uplink.py", tmp_path).main()
-    answer, _, *table = capsys.readouterr().out.splitlines()
-    says = "Predicted allreduce times differ from undisturbed measured ones by at most 0 % at 1:1, "
-    assert answer.startswith(says)
-    assert len(table) == 2 + 3 * 8
-
-
-def test_meshes_are_predicted_of_recorded_runs(program, tmp_path, capsys):
-    hand = Hand(tmp_path / "1gbit")
-    measured.measure(hand, NETWORKS["ethernet-1g"], SUMS)
-    replay = 'kind = "replay"\nmodel = "lenet5"\ndataset = "digits"\nflops = 1e9\nglobal_batch = 32\nsteps = 3\n'
-    for keys in ("ranks = 1", "ranks = 4\nmesh = {data = 2, model = 2}", "ranks = 4\nmesh = {model = 4}"):
-        (replayed,) = suite.parse(f'[suite]\nname = "s"\n[[case]]\n{replay}{keys}', "s.toml").cases
-        fields = {name: value for name, value in replayed.fields().items() if name != "times"}
-        hand.case([[28.6] * 5] * fields.pop("ranks"), **fields)
-    hand.read(measured.HOSTS)
-    with pytest.raises(SystemExit) as ended:
-        program("tests/testbed/meshes.py", tmp_path, "--rates", "1gbit").main()
-    assert ended.value.code == 0
-    assert "chooses the measured best mesh in 100 % of 1 cases." in capsys.readouterr().out
 
 
 def test_slow_hosts_and_links_of_recorded_runs_are_found_by_the_sentences_on_them(program, tmp_path, capsys):
