@@ -94,7 +94,7 @@ def test_many_copies_have_one_line_with_their_number_and_the_first(tmp_path, cap
     run = night(tmp_path / "archive" / "a")
     for number in (1, 2, 3):
         shutil.copytree(run, tmp_path / "archive" / f"b{number}")
-        shutil.copytree(run, tmp_path / "runs" / "overlap" / f"launch-{number}")
+        shutil.copytree(run, tmp_path / "runs" / "waiting" / f"launch-{number}")
     main(["history", str(tmp_path / "archive")])
     first = f"{tmp_path / 'archive' / 'b1'} is a copy of {run}"
     line = f"3 runs repeat cases of others, which are left out; the first: {first}; skipped"

@@ -403,7 +403,7 @@ class _Side:
 
 def _side(clause: Clause, kind: Kind, records: Iterable[Record], case: JsonMapping) -> _Side:
     """Return the numbers of the records that match a case."""
-    same = _matching(records, case)
+    same = matching(records, case)
     usable = [record for record in same if kind.has(record)]
     pairs = [pair for record in usable for pair in kind.units(record)]
     found = {unit: _value(clause.field, kind, record) for unit, record in pairs}
@@ -418,7 +418,7 @@ def _side(clause: Clause, kind: Kind, records: Iterable[Record], case: JsonMappi
     return _Side(numbers, any(lost for _, lost in found.values()), next(filter(doubts.get, doubts), ""))
 
 
-def _matching(records: Iterable[Record], case: JsonMapping) -> list[Record]:
+def matching(records: Iterable[Record], case: JsonMapping) -> list[Record]:
     """Return the records whose columns have the texts of a case, or match the expression behind ``~``."""
     texts = {key: str(text) for key, text in case.items()}
     patterns = {key: text[1:] if text.startswith("~") else re.escape(text) for key, text in texts.items()}
@@ -501,6 +501,6 @@ def _share(
 
 def _validated(records: Iterable[Record], case: JsonMapping) -> float:
     """Return the highest accuracy on validation images of the trials of a case."""
-    found = [record.tuning_trials or "" for record in _matching(records, case)]
+    found = [record.tuning_trials or "" for record in matching(records, case)]
     trials = [entry for text in found for entry in text.split(", ") if entry]
     return max((float(entry.partition(": ")[2]) for entry in trials), default=-math.inf)
