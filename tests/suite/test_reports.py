@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 REPORTS = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
 WITHOUT = {
     "alltoallv": "for a cluster of many ranks; on two cores it runs in seconds",
+    "real-networks": "an hour and a half, measured once; a page of the registry of claims shows it",
     "stragglers": "for a cluster; `waiting` measures slow workers on two cores",
     "firecaffe": "ten minutes on two cores shared by 8 ranks; firecaffe-cluster answers for 128",
     "interconnect": "a nightly check, which answers beside its own history",
