@@ -10,7 +10,6 @@ from hpcdl.analysis.statistics.estimates import (
     launches_interval,
     mean_interval,
     median_interval,
-    rank_correlation,
     share_interval,
 )
 
@@ -96,21 +95,3 @@ def test_bus_factors_are_those_of_nccl_tests():
     for collective in ("broadcast", "reduce", "exchange"):
         assert bus_factor(collective, 4) == 1.0
     assert bus_factor("barrier", 4) is None
-
-
-def test_the_rank_correlation_is_scipys():
-    """The first pair is out of order."""
-    first, second = (3.0, 2.0, 5.0, 6.0, 7.0), (0.1, 0.2, 0.4, 0.5, 0.6)
-    value, low, high = rank_correlation(first, second)
-    assert value == pytest.approx(scipy.stats.spearmanr(first, second).statistic)
-    assert low < value < high < 1
-
-
-@pytest.mark.parametrize("count", [4, 5, 6])
-def test_the_interval_of_a_rank_correlation_of_few_values_covers_it(count):
-    generator, covered = np.random.default_rng(count), 0
-    for _ in range(300):
-        first, other = generator.normal(size=(2, count))
-        _, low, high = rank_correlation(first, 0.9 * first + np.sqrt(1 - 0.9**2) * other)
-        covered += low <= 6 / np.pi * np.arcsin(0.45) <= high
-    assert covered / 300 > 0.93

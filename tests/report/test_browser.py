@@ -110,8 +110,8 @@ def kept(_, name):
 PAGES = [
     *((form, LONG, charts) for form, charts in ((report, 9), (history, 2), (comparison, 1), (wide, 0))),
     *((form, HOSTILE, charts) for form, charts in ((report, 9), (history, 2), (comparison, 1))),
-    (kept, "strom", 5),
-    (kept, "time-to-accuracy", 3),
+    (kept, "near-linear", 5),
+    (kept, "memory", 3),
 ]
 
 

@@ -15,15 +15,10 @@ from hpcdl.report.run.grouping import Row, Scale
 ROOT = Path(__file__).parents[2]
 AXES = Axis("ranks", base=2), Axis("time")
 MAIN = {
-    "arithmetic": ("Efficiency on 16 ranks over arithmetic intensity", {"near-linear": 0.9}),
-    "break-even": ("Speed / dense speed over bandwidth", {"dense": 1.0}),
-    "bus-bandwidth": ("Share of the link's rate: allreduce, 4 ranks", {"the link's rate": 1.0}),
     "collectives": ("Time over size: allreduce, 4 ranks", {}),
-    "distbelief-replicas": ("Speedup", {}),
-    "fewer-bits": ("Accuracy over bytes sent", {}),
-    "patience": ("Hours of 64 epochs of GoogLeNet", {"a day": 24, "a week": 168}),
-    "random-times": ("Performance profiles", {}),
-    "strom": ("Accuracy over entries sent", {"dense": 0.983}),
+    "near-linear": ("Speedup", {"ideal": 1}),
+    "published": ("Time over ranks: allreduce, 30.4 MB", {}),
+    "your-network": ("Speedup: Llama 3 8B", {"ideal": 1}),
 }
 """Title of each report's figure, and its levels."""
 
@@ -40,21 +35,31 @@ def test_the_main_figure_of_a_report_answers_its_question(name):
     assert {level: known.get(level) for level in levels} == pytest.approx(levels, abs=1e-3)
     methods = [line for line in chart.series if line.role == "method"]
     counts = {len(line.points) for line in methods}
-    assert 1 not in counts or counts == {1} or name == "strom"
+    assert 1 not in counts or counts == {1}
     assert set(chart.x.ticks) <= {point.x for line in methods for point in line.points}
     assert len({line.name for line in methods}) == len(methods)
 
 
-def test_networks_that_are_simulated_stand_beside_one_another_and_costs_beside_one():
-    """RDMA beside TCP in one chart; with / without the fabric, not accuracy over time."""
-    shown = {}
-    for name in ("rdma-tcp", "fabric-overhead"):
-        run = read_pooled([ROOT / f"reports/data/{name}.json.xz"])
-        run = replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())
-        shown |= figures([run])
-    (sums,) = (chart for title, chart in shown.items() if title.startswith("Time over size: allreduce, 32 ranks"))
+def test_networks_that_are_simulated_stand_beside_one_another(hand):
+    """RDMA beside TCP in one chart."""
+    for network, factor in (("rdma-100g", 1), ("tcp-100g", 3)):
+        for size in (1024, 4096):
+            hand.case(
+                [[factor * size / 1024] * 9] * 4, kind="collective", collective="allreduce", aggregation="ring",
+                dtype="float32", message_bytes=size, network=network, correct=True, case=f"{network} {size}",
+                settings={"network": network},
+            )  # fmt: skip
+    shown = figures([hand.read(suite_text='[suite]\nname = "s"\nanswer = "collectives"\n')])
+    (sums,) = (chart for title, chart in shown.items() if title.startswith("Time over size: allreduce, 4 ranks"))
     assert {line.name.partition(", ")[2] for line in sums.series} == {"rdma-100g", "tcp-100g"}
-    costs = shown["Time with / without the fabric, tracing"]
+
+
+def test_costs_stand_beside_one():
+    """With / without the fabric, not accuracy over time."""
+    run = read_pooled([ROOT / "reports/data/costs.json.xz"])
+    costs = figures([replace(run, suite=(ROOT / "suites/costs.toml").read_text())])[
+        "Time with / without the fabric, tracing"
+    ]
     assert costs.reference == 1 and {label.partition(":")[0] for label in costs.labels} == {"fabric", "tracing"}
 
 

@@ -8,7 +8,7 @@ import pytest
 from hpcdl import suite
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.run import published_results
-from hpcdl.report.run.published_results import QUANTITIES, answer, figures, times_answer
+from hpcdl.report.run.published_results import QUANTITIES, answer, figures
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,20 +87,6 @@ def test_speedups_are_relative_to_one_rank_of_the_same_machine(paper):
     case = 'case = {model = "m", device = "k20", parallelism = "model(data=1)"}\nvalues = {4 = 4}'
     (figure,) = paper(f'name = "a"\nquantity = "speed-up per image"\n{case}', records)
     assert figure.here == pytest.approx(3.2)
-
-
-def test_the_fewest_machines_that_need_less_than_a_day_and_a_week(paper, tmp_path):
-    second = 1024 * 3600 * 24 / (64 * 1_281_167)  # of a step that makes 64 epochs last a day
-    records = [record(device="k20", ranks=ranks, step_seconds=24.1 * second / ranks) for ranks in (1, 8, 32, 64)]
-    records += [record(device="h100", ranks=1, step_seconds=second / 2)]
-    results = [f'name = "a"\nquantity = "hours"\nmachine = "{name.upper()}"\nepochs = {{1 = 64}}\n'
-               f'case = {{device = "{name}"}}\nvalues = {{1 = 1}}\n' for name in ("k20", "h100")]  # fmt: skip
-    (tmp_path / "mine.toml").write_text("[[results]]\n".join(['source = "s"\ntask = "64 epochs"\n', *results]))
-    found = times_answer(["mine"], records)
-    assert (found.headline, found.details) == (
-        "64 epochs take less than a day on 32 K20s (18.1 hours) and less than a week on 8 K20s (72.3 hours).",
-        ["64 epochs take less than a day on 1 H100 (12.0 hours)."],
-    )
 
 
 @pytest.mark.slow

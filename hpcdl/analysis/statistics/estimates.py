@@ -92,23 +92,6 @@ def share_interval(share: float, samples: npt.ArrayLike, together: int = 1) -> I
     return Interval(share, math.exp(low), math.exp(high))
 
 
-def rank_correlation(first: npt.ArrayLike, second: npt.ArrayLike) -> Interval:
-    """Spearman's rank correlation of two series, with the 95 % interval of Bonett & Wright (2000).
-
-    Both are (n,), without ties; fewer than 4 values give no bounds. Equal orders count as half a swap from it: few
-    values have them by chance.
-    """
-    places = np.array([np.argsort(np.argsort(np.asarray(series, np.float64))) for series in (first, second)])
-    count = places.shape[1]
-    if count < 4:
-        return NOTHING
-    value = float(np.corrcoef(places)[0, 1])
-    most = 1 - 6 / (count * (count**2 - 1))
-    middle = math.atanh(min(max(value, -most), most))
-    reach = 1.96 * math.sqrt((1 + value**2 / 2) / (count - 3))
-    return Interval(value, min(math.tanh(middle - reach), value), max(math.tanh(middle + reach), value))
-
-
 def student_quantile(freedom: float, confidence: float) -> float:
     """T such that Student's t with ``freedom`` >= 1 degrees is within -T to T with probability ``confidence``."""
     return float(upper((1 - confidence) / 2, freedom))

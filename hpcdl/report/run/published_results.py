@@ -6,8 +6,6 @@ ranks, or only the ``ranks`` that the paper did not try. ``base`` has fields of 
 reproduced within 10 %, or within the ``scatter`` of the source's own numbers, and near within 25 %. Figures on
 ``fitted`` ranks determined a parameter and prove nothing. Results whose source does not state what a simulation
 needs have no ``case``, but name it: ``not_stated``.
-With a ``task``, such as "64 epochs of GoogLeNet", the suite asks which machine needs how long for it;
-``machine`` of a result in hours is one of its ranks.
 """
 
 import inspect
@@ -22,17 +20,15 @@ from hpcdl import registry
 from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.nn.volumes import volumes
-from hpcdl.report.formats.cells import NONE, digits, plural, whole
-from hpcdl.report.formats.document import Axis, Lines, Point, Section
+from hpcdl.report.formats.cells import NONE, digits, plural
+from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.declaration import LOWEST, Answer, curves
+from hpcdl.report.run.declaration import Answer
 from hpcdl.suite import PAPERS
 from hpcdl.trace.files import JsonMapping, JsonObject
 
 IMAGES: Final = 1_281_167
 """Images of an epoch of ImageNet."""
-TIMES: Final = {"a day": 24, "a week": 168}
-"""Hours that a task may take."""
 VOLUMES: Final = {
     "weight_bytes": ("MB of weights (|W|)", 1e6),
     "data_bytes": ("MB of data (|D|)", 1e6),
@@ -80,18 +76,12 @@ def _images_of_a_rank(record: Record) -> float:
     return _images_a_second(record) / record.ranks
 
 
-def _flop_by_byte(record: Record, size: float | None) -> float:
-    """Return the arithmetic of a replica's step by ``size`` bytes."""
-    return (record.modelled_compute_seconds or math.nan) * (record.flops or math.nan) / (size or math.nan)
-
-
 def _difference(first: float | None, other: float | None) -> float | None:
     return None if first is None or other is None else first - other
 
 
 COMPUTED: Final[dict[str, Callable[[Record], float | None]]] = {
     "diverged": lambda record: float(record.diverged_step is not None),
-    "flop_by_byte_of_parameters": lambda record: _flop_by_byte(record, 4 * (record.parameters or 0)),
     "accuracy_gap": lambda record: _difference(record.train_accuracy, record.final_accuracy),
 }
 """Numbers that are computed of several fields of a record, by name; None: unknown."""
@@ -230,43 +220,6 @@ def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     no.sort(key=lambda figure: -abs(figure.error))
     details += [figure.sentence for figure in [*no, *untried[-1:]]]
     return Answer(f"The simulation reproduces {len(yes)} of {judged} published figures{rest}.", details)
-
-
-def _tasks(
-    papers: Sequence[str], records: Sequence[Record]
-) -> Iterator[tuple[str, JsonMapping, dict[int, float]]]:
-    """Yield each task of the papers with its results on a machine, and the hours that these take by ranks."""
-    for data in (data for data in map(_data, papers) if "task" in data):
-        for results in data["results"]:
-            epochs, alike = max(results["epochs"].values()), _alike(results["case"], records)
-            yield data["task"], results, {one.ranks: _hours(epochs, _images_a_second(one)) for one in alike}
-
-
-def times_answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
-    """Return a sentence for each machine on how many take less than a day, and less than a week, for the task."""
-    lines = []
-    for task, results, hours in _tasks(papers, records):
-        parts = dict[int, str]()
-        for time, limit in TIMES.items():
-            if within := [ranks for ranks in hours if hours[ranks] <= limit]:
-                machines, shown = plural(min(within), results["machine"]), digits(hours[min(within)])
-                parts.setdefault(min(within), f"less than {time} on {machines} ({shown} hours)")
-        lines += [f"{task} take {' and '.join(parts.values())}."] if parts else []
-    return Answer(lines[0], lines[1:]) if lines else None
-
-
-def times_charts(papers: Sequence[str], records: Sequence[Record]) -> list[Lines]:
-    """Return the hours of each task over the ranks of each machine, with the lines of a day and a week."""
-    tasks: dict[str, dict[str, list[Point]]] = {}
-    for task, results, hours in _tasks(papers, records):
-        tasks.setdefault(task, {})[results["name"]] = list(map(Point, hours, hours.values()))
-    axes = Axis("ranks: GPUs or cores", whole, 2), Axis("hours", digits, 10)
-    limits = {time: lambda _ranks, hours=hours: hours for time, hours in TIMES.items()}
-    return [
-        chart
-        for task, lines in tasks.items()
-        for chart in curves(f"Hours of {task}", axes, lines, "Simulated times.", best=LOWEST, references=limits)
-    ]
 
 
 def section(papers: Sequence[str], records: Sequence[Record]) -> Section:

@@ -23,23 +23,11 @@ def published_answer(findings: Findings) -> Answer | None:
     return published_results.answer(findings.papers, findings.records)
 
 
-def times_answer(findings: Findings) -> Answer | None:
-    """Return the machines that take a day, and a week, for the task of the suite's papers."""
-    return published_results.times_answer(findings.papers, findings.records)
-
-
 PUBLISHED: Final = Declaration(
     20,
     lambda findings: published_results.section(findings.papers, findings.records),
     answer=published_answer,
     name="published",
-)
-TIMES: Final = Declaration(
-    21,
-    lambda _: Section("Time of a task"),
-    answer=times_answer,
-    figures=(lambda findings: published_results.times_charts(findings.papers, findings.records),),
-    name="times",
 )
 
 
