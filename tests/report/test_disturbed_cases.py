@@ -39,6 +39,16 @@ def test_ranks_share_cores_if_there_are_too_few_and_these_are_busy(hand, busy, s
     assert json.loads(render([run], "json"))["cases"][0]["oversubscribed"] is shared
 
 
+def test_ranks_on_emulated_hosts_with_a_core_each_share_none(hand):
+    """The cores of these hosts are those of one machine."""
+    hand.train([[80.0] * 12] * 2, counters=[rank(busy_ns=19 * SECOND, foreign_ns=0)] * 2)
+    ranks = [{"hostname": f"host{number}", "affinity": f"{number}"} for number in range(2)]
+    emulated = {"hosts": 2, "rate": "1gbit", "slow": {}, "bytes_per_second": {"host0": 10**8, "host1": 10**8}}
+    run = hand.read({"cpu": {"physical_cores": 2}, "ranks": ranks, "emulated": emulated})
+    (case,) = json.loads(render([run], "json"))["cases"]
+    assert (case["emulated"], case["oversubscribed"]) == (True, False)
+
+
 def disturbed(hand, *counted, **fields):
     hand.train([[80.0] * 12] * len(counted), counters=counted, **fields)
     run = hand.read()

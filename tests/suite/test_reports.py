@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 REPORTS = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
 PAGES = [report for report in REPORTS if "of" not in report]
 WITHOUT = {
-    "under-load": "its four former suites still have a report each",
     "alltoallv": "for a cluster of many ranks; on two cores it runs in seconds",
     "bus-bandwidth": "for a cluster, as nccl-tests; `gradient-sums` has the times on emulated links",
     "firecaffe": "ten minutes on two cores shared by 8 ranks; `published` answers for 128",

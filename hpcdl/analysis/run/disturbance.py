@@ -134,6 +134,7 @@ def usable_cores(environment: JsonMapping) -> float | None:
     nodes: dict[str, set[int]] = {}
     for rank in environment.get("ranks") or []:
         node = rank["slurm_node"] if rank.get("slurm_node", UNKNOWN) != UNKNOWN else rank.get("hostname")
+        node = "" if environment.get("emulated") else node  # their hosts are one machine
         nodes.setdefault(str(node), set()).update(_numbers(rank.get("affinity", "")))
     limits += [float(len(cores)) for cores in nodes.values() if cores]
     return min(limits, default=None)
