@@ -139,7 +139,7 @@ def test_one_rank_of_each_node_reads_its_health(mpi, monkeypatch):
 
     monkeypatch.setattr("hpcdl.run.job.Sensors", Sensors)
     case = case_of("collective", ranks=size, message_bytes=64, repetitions=1)
-    result, _, _ = _run_case(case, Job(mpi), mpi.comm, Path("0.h5"))  # written if the case fails
+    result, _, _ = _run_case(case, Job(mpi), mpi.comm, Path("0.h5"), None)  # written if the case fails
     if rank == 0:
         assert (result["energy_joules"], result["energy_of"]) == (5.0, "GPUs")
         nodes = range(min(-(-size // 2), 3))
