@@ -85,6 +85,8 @@ def test_a_limit_that_is_included_is_kept_by_equal_numbers():
     assert decided(made({"minus": OTHER, "below": -0.01}), *sides).word == NO
     assert decided(made({"minus": OTHER, "most": -0.01}), *sides).word == YES
     assert decided(made({"minus": OTHER, "least": -0.005, "most": 0.005}), *sides).word == NO
+    more = trained("one", [0.81] * 5), sides[1]
+    assert decided(made({"minus": OTHER, "most": 0}), *more).word == NO, "a limit of 0 is one"
 
 
 def test_fewer_seeds_than_planned_decide_nothing():

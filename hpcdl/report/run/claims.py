@@ -191,8 +191,13 @@ class Clause:
     def excludes(self, low: float, high: float) -> bool:
         """Return True if all numbers from ``low`` to ``high`` are beyond one of the limits."""
         low, high = round(low, 9), round(high, 9)
-        beyond = self.above is not None and high <= self.above, self.below is not None and low >= self.below
-        return any(beyond) or (self.least is not None and high < self.least) or bool(self.most and low > self.most)
+        beyond = (
+            self.above is not None and high <= self.above,
+            self.below is not None and low >= self.below,
+            self.least is not None and high < self.least,
+            self.most is not None and low > self.most,
+        )
+        return any(beyond)
 
 
 @dataclass(frozen=True, kw_only=True)
