@@ -383,10 +383,9 @@ def share_trials(report: Report, runs: Path) -> None:
     (runs / report.name).mkdir(parents=True, exist_ok=True)
     with LOCK:
         kept = [json.loads(path.read_text()) for path in sorted(runs.glob(f"*/{TRIALS}"))]
-        if kept:
-            together = {key: trial for each in kept for key, trial in each["trials"].items()}
+        if together := {settings: trial for each in kept for settings, trial in each.items()}:
             temporary = runs / report.name / f".{TRIALS}.partial"
-            temporary.write_text(json.dumps({**kept[0], "trials": together}, indent=1))
+            temporary.write_text(json.dumps(together, indent=1))
             temporary.replace(runs / report.name / TRIALS)
 
 

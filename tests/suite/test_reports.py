@@ -15,6 +15,7 @@ import pytest
 from conftest import Hand
 
 from hpcdl.analysis.run.record import Record, group_by_key
+from hpcdl.cases.parts.rate_grid import Trials
 from hpcdl.suite import load
 from hpcdl.trace.schema import CaseRecord, packed, read, read_part, write_part
 
@@ -245,15 +246,17 @@ def test_cases_that_another_report_has_finished_are_copied(one_suite, make, tmp_
 
 
 def test_trials_of_all_reports_are_shared(one_suite, make, tmp_path):
+    """A report's next call reads them."""
     _, second = one_suite
+    ended = {"accuracy": 0.5, "images": 9}
     for name, trial in (("first", "rate 1"), ("third", "rate 2")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "trials.json").write_text(
-            json.dumps({"version": 1, "trials": {trial: {"accuracy": 0.5}}})
-        )
+        (tmp_path / name / "trials.json").write_text(json.dumps({trial: ended}))
+        assert Trials().keep(tmp_path / name / "trials.json") is None
     make.share_trials(second, tmp_path)
-    shared = json.loads((tmp_path / "second/trials.json").read_text())
-    assert shared == {"version": 1, "trials": {f"rate {number}": {"accuracy": 0.5} for number in (1, 2)}}
+    shared = tmp_path / "second/trials.json"
+    assert Trials().keep(shared) is None
+    assert json.loads(shared.read_text()) == {"rate 1": ended, "rate 2": ended}
 
 
 def test_an_interrupted_measurement_goes_on_and_states_all_of_its_calls(
