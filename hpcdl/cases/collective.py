@@ -1,12 +1,11 @@
 """``kind = "collective"``: time a collective by a scheme at a size, and check its results.
 
 With ``network`` it is simulated: size-only payloads, virtual time, any number of ranks in one process.
-With ``concurrent`` another collective of the scheme runs at the same time; each is timed alone, too, in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from time import perf_counter
@@ -19,13 +18,12 @@ from hpcdl.aggregation.parts import cost
 from hpcdl.aggregation.parts.traits import (
     ALLTOALLV,
     COLLECTIVES,
-    ONE_VECTOR,
     Aggregation,
     offered,
     operand,
     out_of_place_operand,
 )
-from hpcdl.cases.keys.checks import CHECKED_PAIRS, CLUSTER, Check, Rows, Setup, makes, refusals, too_large
+from hpcdl.cases.keys.checks import CHECKED_PAIRS, CLUSTER, Check, Rows, Setup, makes, too_large
 from hpcdl.cases.keys.counts import MAX_COUNT, Counts, count_fields, counts_of, totals
 from hpcdl.cases.keys.key import MAX_RANKS, MAX_REPETITIONS, MAX_THREADS, Choice, architecture, cluster, key
 from hpcdl.cases.keys.scheme import check_library, table_of, traits_of, try_out
@@ -56,8 +54,6 @@ class CollectiveSpec:
     """Keys of a collective; properties raise ValueError for settings that cannot be."""
 
     collective: str = key("allreduce", choices=COLLECTIVES, role="problem")
-    concurrent: str | None = key(None, choices=ONE_VECTOR, role="problem")
-    communicators: int = key(1, least=1, most=2, role="method")
     aggregation: Choice = key(folder="aggregation", role="method")
     ranks: int = key(least=1, most=MAX_RANKS, role="scale")
     message_bytes: int | str | None = key(None, role="problem")
@@ -114,17 +110,11 @@ class CollectiveSpec:
         """The network of a simulated case, with its ranks on hosts."""
         return cluster(str(self.network), self.ranks_per_host, self.topology)
 
-    @property
-    def beside(self) -> CollectiveSpec:
-        """The case of the concurrent collective alone."""
-        return replace(self, collective=str(self.concurrent), concurrent=None, communicators=1)
-
     def operation(self, scheme: Choice | None = None) -> Operation:
         """Return the program of the case, by default with its own scheme, on vectors of sizes alone."""
         by = scheme or self.aggregation
         program = operation(self.collective, by.name, by.settings, self.ranks, self.length, self.dtype)
-        beside = self.beside.operation(scheme) if self.concurrent else None
-        return replace(program, counts=self.blocks, beside=beside)
+        return replace(program, counts=self.blocks)
 
 
 SPEC: Final = CollectiveSpec
@@ -156,7 +146,7 @@ def parameters(model: str) -> int:
 def memory_bytes(spec: CollectiveSpec) -> int:
     """See :class:`hpcdl.suite.Kind`; simulated vectors have no content."""
     longest = spec.length if spec.blocks is None else max(int(sums.max()) for sums in totals(spec.blocks))
-    return 0 if spec.network else COPIES * longest * spec.itemsize * (2 if spec.concurrent else 1)
+    return 0 if spec.network else COPIES * longest * spec.itemsize
 
 
 def _wrong_size(case: Setup) -> object:
@@ -204,12 +194,6 @@ CHECKS: Final[Rows] = (
     Check("aggregation", lambda case: check_library(case.aggregation, case.network)),
     Check("aggregation", lambda case: registry.check_settings(case.program.func, case.program.keywords)),
     Check("aggregation", lambda case: try_out(case.aggregation, case.ranks, case.collective)),
-    Check("concurrent", lambda case: next(refusals(CHECKS, "collective", case.beside, case.given), None)),
-    Check(
-        "communicators",
-        lambda case: case.communicators > 1 and not case.concurrent,
-        "one collective uses one communicator; name another one as concurrent",
-    ),
     Check("ranks", lambda case: case.operation().check(case.cluster), of="network"),
     Check(
         "trace",
@@ -226,8 +210,6 @@ def identity(spec: CollectiveSpec) -> list[str]:
     words = [spec.collective, str(spec.aggregation), f"p{spec.ranks}"]
     if size is None:
         return [*words, str(spec.counts)]
-    if spec.concurrent:
-        words[1:1] = ["beside", spec.concurrent, *(["2comm"] if spec.communicators > 1 else [])]
     return [*words, size if isinstance(size, str) else f"{size}B"]
 
 
@@ -236,8 +218,6 @@ def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
     simulated = spec.network is not None
     return {
         "collective": spec.collective,
-        "concurrent": spec.concurrent,
-        "communicators": spec.communicators if spec.concurrent else None,
         "aggregation": str(spec.aggregation),
         "message_bytes": spec.size,
         "model": size if isinstance(size, str) else None,
@@ -255,8 +235,7 @@ def fields(spec: CollectiveSpec) -> dict[str, Scalar]:
 
 
 def program(spec: CollectiveSpec, journal: Journal) -> Callable[[Comm], Coroutine[Any, Any, dict[str, Scalar]]]:
-    measure = _measure_both if spec.concurrent else _measure
-    return partial(_simulate if spec.network else measure, spec, journal)
+    return partial(_simulate if spec.network else _measure, spec, journal)
 
 
 async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:
@@ -329,46 +308,6 @@ async def _measure(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[s
     return {"correct": not wrong[0], "chosen": chosen, **description}
 
 
-async def _measure_both(spec: CollectiveSpec, journal: Journal, comm: Comm) -> dict[str, Scalar]:
-    """Time two collectives in turn: each alone, then both, which every rank starts in the same order."""
-    second = comm if spec.communicators == 1 else await comm.split(0, comm.rank)
-    specs, comms = (spec, spec.beside), (comm, second)
-    contents = [Contents(each.collective, comm, spec.length, spec.dtype) for each in specs]
-    buffers = [spec.kernels.zeros(spec.length, spec.dtype) for _ in specs]
-    operands = [operand(each.collective, buffer, comm.size) for each, buffer in zip(specs, buffers, strict=True)]
-    beginning = start(spec.start, comm, lambda: journal.read().time_ns)
-    wrong = np.zeros(1)
-
-    async def timed(which: int) -> int:
-        await specs[which].program(comms[which], operands[which])
-        return journal.read().time_ns
-
-    spans, times, before = list[tuple[int, int]](), list[list[int]](), journal.read()
-    for _ in range(spec.warmup + spec.repetitions):
-        times.append([])
-        for turn in ((0,), (1,), (0, 1)):
-            for which in turn:
-                buffers[which][:] = contents[which].before
-            begin = await beginning.ready()
-            ends = [await task for task in [comms[which].start(timed(which)) for which in turn]]
-            times[-1] += [end - begin for end in ends]
-            wrong += any(not contents[which].right(buffers[which]) for which in turn)
-        spans.append((begin, max(ends)))
-    after, done = journal.read(), 2 * len(spans)
-    journal.repetitions(spans, (after.messages - before.messages) // done, (after.bytes - before.bytes) // done)
-    slowest = (await comm.allgather_words(np.ravel(times[spec.warmup :]))).max(axis=0).reshape(-1, 4) * 1e-9
-    first, other, beside, concurrent = slowest.T
-    await comm.native("allreduce", wrong)
-    described = {"correct": not wrong[0], **await beginning.description(spec.warmup)}
-    return {**described, **_quantiles([first, beside, other, concurrent])}
-
-
-def _quantiles(times: Sequence[Any]) -> dict[str, Scalar]:
-    """Return fields of two collectives: ``times`` of the first alone and beside, and of the second (s)."""
-    each = zip(("alone", "beside", "concurrent_alone", "concurrent_beside"), times, strict=True)
-    return {f"{name}_p{q}_seconds": float(np.percentile(of, q)) for name, of in each for q in (50, 99)}
-
-
 async def _chosen(
     spec: CollectiveSpec, journal: Journal, comm: Comm
 ) -> tuple[Callable[..., Coroutine[Any, Any, None]], str | None]:
@@ -393,14 +332,15 @@ async def _simulate(spec: CollectiveSpec, journal: Journal, _comm: Comm) -> dict
     took = perf_counter() - began
     for each in journals:
         each.repetitions([(0, round(simulation.seconds * 1e9))], simulation.messages, simulation.bytes)
-    stated, described = None, dict[str, Scalar]()
-    if summed.beside is not None:
-        alone = [each.simulate(network).seconds for each in (replace(summed, beside=None), summed.beside)]
-        described = _quantiles([alone[0], simulation.ends[0], alone[1], simulation.ends[1]])
-    elif (link := network.common_link(spec.ranks)) is not None and link.is_plain:  # formulas know one link
+    stated = None
+    if (link := network.common_link(spec.ranks)) is not None and link.is_plain:  # formulas know one link
         costs = (link.alpha, link.beta, network.gamma)
         stated = cost.time(summed.function.func, spec.ranks, spec.size, *costs, scheme.settings)
-    described |= {"simulation_seconds": took, "simulated_ranks": simulation.simulated_ranks}
-    described["nodes"] = network.hosts_of(spec.ranks)
-    described["global_bytes"] = simulation.global_bytes
-    return {**described, "predicted_seconds": stated, "chosen": chosen}
+    return {
+        "simulation_seconds": took,
+        "simulated_ranks": simulation.simulated_ranks,
+        "nodes": network.hosts_of(spec.ranks),
+        "global_bytes": simulation.global_bytes,
+        "predicted_seconds": stated,
+        "chosen": chosen,
+    }

@@ -141,7 +141,7 @@ def predict(
 
 
 OF_PROGRAM: Final = (
-    *("kind", "collective", "concurrent", "communicators", "pattern", "message_bytes", "dtype", "aggregation"),
+    *("kind", "collective", "pattern", "message_bytes", "dtype", "aggregation"),
     *("compression", "counts"),
 )
 """Fields of a record that identify a predicted program, apart from the number of ranks."""

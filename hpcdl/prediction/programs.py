@@ -88,13 +88,13 @@ class MeasuredProgram:
 def measured_programs(records: Iterable[Record]) -> list[MeasuredProgram]:
     """Return the measured programs that a network can be fitted to.
 
-    Omitted are simulated, failed and incorrect cases, cases of one rank, native or adaptive schemes, and two
-    collectives at once. ValueError: an unknown scheme.
+    Omitted are simulated, failed and incorrect cases, cases of one rank, native or adaptive schemes.
+    ValueError: an unknown scheme.
     """
     programs = []
     for record in records:
         failed = record.error or record.correct is False or not record.time_p50_seconds
-        if record.network or failed or record.ranks < 2 or record.concurrent:
+        if record.network or failed or record.ranks < 2:
             continue
         traits = scheme_traits(record)
         if not (traits.native or traits.adaptive) and (program := program_of(record, record.ranks)) is not None:
@@ -132,8 +132,6 @@ def program_of(record: Record, ranks: int) -> Program | None:
     size = record.message_bytes or 0
     if record.kind == "collective":
         spec = replace(record.spec, ranks=ranks, message_bytes=size)
-        if spec.concurrent and scheme_traits(record).native:
-            return None  # its time is a formula, in which nothing shares links
         program: Operation = spec.operation()
         registry.check_settings(program.function.func, spec.aggregation.settings)
         operand(spec.collective, phantom(spec.length, spec.dtype), ranks)

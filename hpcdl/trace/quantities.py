@@ -330,21 +330,12 @@ class OperationNumbers:
         heading="from first",
     )
     from_last_arrival_seconds = seconds(heading="from last")
-    concurrent = text(
-        "of two collectives at once: the second, and number of communicators; `time_p50_seconds`: until both end"
-    )
-    communicators = count()
     alone_p50_seconds = seconds(
-        "the first of two collectives, alone and beside the other; of a congestor the allreduce, alone and beside "
-        "bulk traffic",
+        "of a congestor: the allreduce, alone and beside bulk traffic",
     )
     alone_p99_seconds = seconds()
     beside_p50_seconds = seconds()
     beside_p99_seconds = seconds()
-    concurrent_alone_p50_seconds = seconds("the second one, alone and beside the first")
-    concurrent_alone_p99_seconds = seconds()
-    concurrent_beside_p50_seconds = seconds()
-    concurrent_beside_p99_seconds = seconds()
     simulation_seconds = seconds("how long the simulation itself took")
     simulated_ranks = count(
         "of a simulated collective, replay or predicted step: number of ranks that stood for all by symmetry;"

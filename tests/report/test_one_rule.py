@@ -7,12 +7,11 @@ from hpcdl.analysis.run.deciding import rivals
 from hpcdl.analysis.run.record import Record
 from hpcdl.report.run import operations
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.sections import accuracy, collectives, compression, contrast, step_ratios, waiting
+from hpcdl.report.sections import accuracy, compression, contrast, step_ratios, waiting
 
 TAKEN = {"wall_ns": 10**9, "busy_ns": 10**9, "steal_ns": 10**9 // 2}
 OPERATION = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
 EXCHANGE = {"kind": "pairwise", "warmup_steps": 0, "message_bytes": 64}
-AT_ONCE = {**OPERATION, "concurrent": "allgather", "aggregation": "ring", "message_bytes": 64}
 SLOW = {"straggler": "rank 1 5x slower", "settings": {"straggler": {"rank": 1, "factor": 5}}}
 
 
@@ -55,7 +54,6 @@ SECTIONS = {
     "batches": ({"global_batch": 1}, {"global_batch": 2}, {"on": 1}, "batch_times", judged(step_ratios.BATCHES, STEP)),
     "compression": ({}, {"compression": "fp16"}, {}, "compression", lambda f: compression.compared(f, f.problems[0])[0].judged),
     "costs": ({"aggregation": "raw"}, {"aggregation": "fabric"}, EXCHANGE, "costs", lambda f: step_ratios.measured_costs(f)[0].judged),
-    "two at once": ({"communicators": 1}, {"communicators": 2}, AT_ONCE, "collectives", judged(collectives.COMMUNICATORS, TIME)),
     "stragglers": ({}, SLOW, {}, "stragglers", lambda f: waiting.STRAGGLER.judged(f, Record.images_per_second)[0][0].judged.swapped),
 }  # fmt: skip
 NOISY = (10.0, 11.5, 9.0)

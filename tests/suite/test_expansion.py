@@ -104,8 +104,6 @@ ANOTHER = {
     },
     "collective": {
         "collective": "allgather",
-        "concurrent": "allgather",
-        "communicators": None,
         "straggler": {"rank": 1, "seconds": 0.1},
         "aggregation": "tree",
         "ranks": 4,
@@ -161,7 +159,7 @@ ANOTHER = {
 SIMULATED = {
     "train": {"flops": 1e9},
     "replay": {},
-    "collective": dict.fromkeys(("concurrent", "straggler", "backend", "start", "placement", "threads")),
+    "collective": dict.fromkeys(("straggler", "backend", "start", "placement", "threads")),
 }
 """Keys of a simulated case of a kind; None: those that only a measured one may have."""
 OF_SIMULATIONS = {"network": "gemini", "ranks_per_host": 2, "jitter": 0.2, "device": "k20", "flops": 3e9}

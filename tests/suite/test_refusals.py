@@ -222,8 +222,6 @@ collective = "alltoallv", aggregation = "direct", counts = {name = "file", path 
 collective = "alltoallv", aggregation = "direct", ranks = 2000 | counts: 2000 ranks have too many blocks; an alltoallv has
 collective = "alltoallv", aggregation = "direct", ranks = 4, message_bytes = 8589934592
     | counts: a rank sends or receives 2147483648 elements
-collective = "alltoallv", aggregation = "direct", concurrent = "allgather" | concurrent:
-concurrent = "alltoallv" | concurrent: unknown 'alltoallv'
 collective = "alltoallv", aggregation = {name = "hierarchical", inner = "ring"} | aggregation: unknown setting 'inner'
 repetitions = 9223372036854775807 | repetitions: must be at most 1000000, not 9223372036854775807
 warmup = 9223372036854775807 | warmup: must be at most 1000000
@@ -249,15 +247,7 @@ network = "gemini", topology = {name = "fat_tree", hosts = [4, 2], slow = {"swit
 network = "gemini", topology = {name = "fat_tree", hosts = [4, 2], slow = {"switch 0.1 up" = 2}} | from 0 to 1, not 2
 network = "gemini", ranks = 8, topology = {name = "fat_tree", hosts = [4, 2], slow = {"switch 0.1 up" = 0}}
     | slow: no route from host 4 to 0, host 4 to 1, host 4 to 2 and 13 other pairs: failed links: switch 0.1 up
-collective = "reduce_scatter", concurrent = "allgather", aggregation = "tree" | 'tree' has no reduce_scatter
-communicators = 2 | communicators: one collective uses one communicator; name another one as concurrent
-collective = "reduce_scatter", concurrent = "gossip" | concurrent: unknown 'gossip'
-collective = "reduce_scatter", concurrent = "broadcast" | concurrent: aggregation: 'ring' has no broadcast
-collective = "reduce_scatter", concurrent = "allgather", aggregation = "auto" | 'auto'
-collective = "reduce_scatter", concurrent = "allgather", aggregation = "native", network = "gemini" | concurrent:
-collective = "reduce_scatter", concurrent = "allgather", aggregation = "native", placement = "out_of_place"
-    | placement:
-collective = "reduce_scatter", concurrent = "allgather", communicators = 3 | communicators: must be at most 2
+collective = "reduce_scatter", aggregation = "tree" | 'tree' has no reduce_scatter
 ranks = 4, straggler = {rank = 5, seconds = 1} | straggler: rank 5 is not among the
 ranks = 4, straggler = {rank = 1, factor = 2} | straggler: factor: a collective has no work to slow
 ranks = 4, straggler = {rank = 1, seconds = 1, at = "backward"}

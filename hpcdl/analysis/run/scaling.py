@@ -271,7 +271,7 @@ def _work(launch: Launch) -> float:
     record = launch.record
     if record.is_training:
         return float(launch.case.steps["images"].sum())
-    size = record.message_bytes if record.kind == "collective" and not record.concurrent else None
+    size = record.message_bytes if record.kind == "collective" else None
     return launch.total_steps * (record.operations or 1) * (size or 0) / 1e9
 
 
@@ -345,7 +345,7 @@ def _collective(point: Point) -> JsonObject:
     """Times of one operation; bandwidths are those of its median."""
     times = _typical(point)
     is_one = point.record.pattern in {None, "pair", "alone", "together", *EXCHANGES}
-    size = point.record.message_bytes if is_one and not point.record.concurrent else None
+    size = point.record.message_bytes if is_one else None
     name = str(point.record.collective or point.record.kind)
     bandwidth = size / times.value if size is not None and times.value > 0 else None
     factor, busiest = bus_factor(name, point.record.ranks), point.record.busiest_bytes

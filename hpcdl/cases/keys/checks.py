@@ -250,7 +250,6 @@ REPLAY: Final = Feature("a replay", lambda case: case.kind == "replay")
 SIMULATED_REPLAY: Final = Feature("a simulated replay", lambda case: case.kind == "replay" and case.network)
 COMPRESSED_REPLAY: Final = Feature("a compressed replay", lambda case: case.kind == "replay" and case.plan)
 PLAYED: Final = Feature("a compressed replay", lambda case: COMPRESSED_REPLAY.holds(case) and not case.network)
-CONCURRENT: Final = Feature("the key concurrent", lambda case: case.concurrent)
 COUNTED: Final = Feature("an alltoallv", lambda case: case.collective == ALLTOALLV, "collective")
 OUT_OF_PLACE: Final = _changed("collective", "placement")
 SIMULATED_LIBRARY: Final = Feature(
@@ -431,11 +430,6 @@ ROWS: Final = (
     Row("pruning", PRUNING_LATER, LOOSE, "its ranks would prune different weights", "prune at the start"),
     Row("pruning", PRUNING_LATER, PERIODIC, "its ranks would prune different weights", "prune at the start"),
     Row("pruning", PRUNING, DEVICE, "it is done in the host's memory", "choose a backend on the host"),
-    Row("concurrent", CONCURRENT, SIMULATED_LIBRARY, "its simulation has no messages", ANOTHER),
-    Row("concurrent", CONCURRENT, COUNTED, "two collectives have vectors of one length", LEAVE),
-    Row("concurrent", CONCURRENT, ADAPTIVE, "it chooses a scheme for one collective", ANOTHER),
-    Row("placement", OUT_OF_PLACE, CONCURRENT, "two collectives are timed in place", LEAVE_ONE),
-    Row("straggler", _changed("collective", "straggler"), CONCURRENT, "two collectives begin at once", LEAVE_ONE),
     Row("aggregation", SUMS_NOTHING, COLLECTIVE, "there is nothing to time", "choose one that sums"),
     Row(
         "aggregation",

@@ -47,8 +47,6 @@ class Simulation(NamedTuple):
     """Sent by the busiest rank; the mean over ranks if they differ and one stands for all."""
     simulated_ranks: int
     """Number of ranks that stand for all by symmetry; all if scheme or network has none."""
-    ends: tuple[float, ...] = ()
-    """Times at which two collectives have ended that began at once (s)."""
     global_bytes: int | None = None
     """Over links between groups of a topology; None without one."""
 
@@ -66,24 +64,14 @@ class Operation:
     dtype: str
     counts: Counts | None = field(default=None, compare=False)
     """Of an alltoallv, whose ranks differ."""
-    beside: Operation | None = None
-    """A collective of the same scheme that every rank starts with this one."""
 
     def __call__(self, comm: Comm) -> Coroutine[Any, Any, Any]:
         """Return the program of a rank."""
-        if self.beside is not None:
-            return self._both(comm, self.beside)
         if self.counts is not None:
             of_rank = self.counts[comm.rank], self.counts[:, comm.rank]
             vectors = (phantom(int(counts.sum()), self.dtype) for counts in of_rank)
             return self.function(comm, blocks(self.counts, comm.rank, *vectors))
         return self.function(comm, operand(self.collective, self._vector, self.ranks))
-
-    async def _both(self, comm: Comm, beside: Operation) -> list[float]:
-        tasks = [comm.start(each(comm)) for each in (replace(self, beside=None), beside)]
-        for task in tasks:
-            await task
-        return [task.time for task in tasks]
 
     @property
     def _vector(self) -> Array:
@@ -107,26 +95,26 @@ class Operation:
 
         Raises ValueError for too many messages, and where the scheme does.
         """
-        if events is None and (outcome := self._by_symmetry(network)) is not None:
-            world, ends = outcome
+        if events is None and (world := self._by_symmetry(network)) is not None:
             # by the scheme's formula if parts have different lengths
             stated = cost.volume("Bytes", *self._costed) if self.length % self.ranks else None
             sent = max(world.bytes) if stated is None else round(stated / self.ranks)
-            return Simulation(world.now, max(world.messages), sent, len(world.simulated), ends)
+            return Simulation(world.now, max(world.messages), sent, len(world.simulated))
         cost.check_messages(*self._costed)
-        world, ends = self._run(network, events=events)
+        world = self._run(network, events=events)
         over = world.flows.global_bytes if world.flows is not None else None
-        return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, ends, over)
+        return Simulation(world.now, max(world.messages), max(world.bytes), self.ranks, over)
 
-    def _by_symmetry(self, network: Network) -> tuple[World, tuple[float, ...]] | None:
-        return None if self.counts is not None else by_symmetry(self.ranks, network, partial(self._run, network))
+    def _by_symmetry(self, network: Network) -> World | None:
+        if self.counts is not None:
+            return None
+        outcome = by_symmetry(self.ranks, network, lambda grid: (self._run(network, grid), None))
+        return None if outcome is None else outcome[0]
 
-    def _run(
-        self, network: Network, grid: Shifts | None = None, events: list[list[Event]] | None = None
-    ) -> tuple[World, tuple[float, ...]]:
+    def _run(self, network: Network, grid: Shifts | None = None, events: list[list[Event]] | None = None) -> World:
         world = simulated(self.ranks, network, shifts=grid, events=events)
-        ended = world.run(self)
-        return world, tuple(map(max, zip(*ended, strict=True))) if self.beside else ()
+        world.run(self)
+        return world
 
 
 def blocks(counts: Counts, rank: int, outgoing: Array, incoming: Array) -> Blocks:

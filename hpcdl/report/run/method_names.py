@@ -37,7 +37,6 @@ def scheme_name(record: Record) -> str:
     """The aggregation, with its compression where there is one; that alone where a strategy moves its messages."""
     aggregation, compression = record.aggregation or "none", record.compression or "none"
     name = {ANY: "any scheme", BY_STRATEGY: ""}.get(aggregation, aggregation)
-    name += " on 2 communicators" if record.communicators == 2 else ""
     return name if compression == "none" else f"{name} + {compression}".removeprefix(" + ")
 
 

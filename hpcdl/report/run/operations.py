@@ -47,9 +47,8 @@ def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
         if record.kind == kind:
             given = record.settings
             own = [f"{key}={label(given[key])}" for key in ("backend", "threads", "counts") if key in given]
-            what = " and ".join(filter(None, (record.collective or kind, record.concurrent)))
             dtype, network, conditions = record.dtype or "", record.network or "", (*record.words.values(), *own)
-            group = Group(what, int(record.ranks), dtype, network, conditions)
+            group = Group(record.collective or kind, int(record.ranks), dtype, network, conditions)
             groups.setdefault(group, []).append(record)
     ordered = sorted(
         groups, key=lambda group: (group.network, group.collective != "allreduce", group.collective, group.ranks)

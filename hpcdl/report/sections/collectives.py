@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import starmap
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from hpcdl.analysis.run.record import Record
 from hpcdl.registry import label
 from hpcdl.report.formats.cells import (
-    CHANCE,
     NONE,
     bounded,
     digits,
@@ -20,7 +18,6 @@ from hpcdl.report.formats.cells import (
     plural,
     rate,
     seconds,
-    spread,
     volume,
     whole,
 )
@@ -46,8 +43,6 @@ from hpcdl.report.run.operations import (
     sizes,
     standings,
 )
-from hpcdl.report.run.views import Side, View
-from hpcdl.trace.quantity import Quantity
 
 NOTE: Final = (
     "Times are those of the slowest rank, as quantiles over repetitions. Up to 64 KiB a repetition is a loop of "
@@ -55,11 +50,6 @@ NOTE: Final = (
     "size / p50; busbw as nccl-tests defines it, of an alltoallv the bytes of the busiest rank / p50. Best / p50, "
     "native / p50: below 1 the scheme is slower than the fastest scheme, or than the MPI library. Tied: by a test "
     "of the launches the scheme may be as fast as the fastest one; one launch decides nothing."
-)
-AT_ONCE_NOTE: Final = (
-    "Two collectives at once: p50 is the time until both have ended. First, second (in report.html): p50 (p99) of "
-    "each collective alone, then at once with the other. Overlap = (time of the first alone + time of the second "
-    "alone) / time of both at once. 1.00: no overlap; 2.00: full overlap."
 )
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
@@ -73,11 +63,9 @@ def page(findings: Findings, *, bandwidths: bool = False) -> Section:
     if bandwidths != ("bus_bandwidth" in findings.answered_by):
         return Section("Bus bandwidth" if bandwidths else "Collectives")
     groups = grouped(findings.records, "collective")
-    records = [record for rows in groups.values() for record in rows]
     notes = [
         *[NOTE] * any(not group.network for group in groups),
         *[SIMULATED_NOTE] * any(group.network for group in groups),
-        *[AT_ONCE_NOTE] * any(record.concurrent for record in records),
     ]
     columns = [_columns(rows, partial(_place, standings(findings), group)) for group, rows in groups.items()]
     tables = [
@@ -119,14 +107,6 @@ OF_LINK: Final = Column[Record](
 )
 
 
-def _alone_and_beside(heading: str, middle: Quantity[Any], high: Quantity[Any]) -> Column[Record]:
-    def cell(record: Record) -> str:
-        time = middle.of(record)
-        return NONE if time is None else f"{seconds(time)} ({seconds(high.of(record))})"
-
-    return Column(heading, cell, importance="detail")
-
-
 def _columns(rows: Sequence[Record], place: Callable[[Record], str]) -> list[Column[Record]]:
     """Return the columns of a group; simulated times have no quantiles, no intervals and no checks."""
     simulated, peers = any(record.network for record in rows), sizes(rows)
@@ -164,76 +144,20 @@ def _columns(rows: Sequence[Record], place: Callable[[Record], str]) -> list[Col
         value(Record.from_first_arrival_seconds),
         value(Record.from_last_arrival_seconds),
         Column("late rank", lambda record: whole(record.late_rank if record.straggler else None)),
-        *starmap(_alone_and_beside, AT_ONCE),
-        Column("overlap", lambda record: _ratio(_apart(record), record)),
         Column("correct", lambda record: NONE if simulated else CHECKED[record.correct], importance="detail"),
     ]
 
 
-AT_ONCE: Final = (
-    ("first alone", Record.alone_p50_seconds, Record.alone_p99_seconds),
-    ("with second", Record.beside_p50_seconds, Record.beside_p99_seconds),
-    ("second alone", Record.concurrent_alone_p50_seconds, Record.concurrent_alone_p99_seconds),
-    ("with first", Record.concurrent_beside_p50_seconds, Record.concurrent_beside_p99_seconds),
-)
-"""Column, median and 99th percentile of each of two collectives."""
-
-
-def _apart(record: Record) -> float:
-    """Return the time of two collectives one after the other (s); 0 for one."""
-    return (record.alone_p50_seconds or 0.0) + (record.concurrent_alone_p50_seconds or 0.0)
-
-
-def _at_once(findings: Findings) -> list[Record]:
-    known = [record for record in findings.records if record.concurrent and record.time_p50_seconds]
-    return sorted(known, key=lambda record: -(record.message_bytes or 0))
-
-
-def _case(_: Findings, side: Side) -> str:
-    record = side.record
-    collectives = f"{record.collective} and {record.concurrent}".replace("_", "-")
-    scheme = title_of(scheme_name(record.but(communicators=1)))
-    return f"for {collectives} of {volume(record.message_bytes)} by {scheme}"
-
-
-COMMUNICATORS: Final = View(
-    "communicators",
-    _at_once,
-    [(Record.time_p50_seconds, "fast")],
-    against=lambda side, _: side.record.communicators == 1,
-    subject=lambda _, side, __: "one communicator" if side.record.communicators == 1 else "a second communicator",
-    where=_case,
-)
-
-
-def at_once(findings: Findings) -> list[str]:
-    """Return the overlap, in how many cases a second communicator is faster, then each case."""
-    verdicts = [pair.judged for some in COMMUNICATORS.judged(findings, Record.time_p50_seconds) for pair in some]
-    faster, slower = (sum(verdict.word == word for verdict in verdicts) for word in ("less", "more"))
-    undecided, cases = sum(map(bool, (v.reason for v in verdicts))), plural(len(verdicts), "configuration")
-    line = f"A second communicator is faster than one in {faster} of {cases}, and slower in {slower}."
-    if 2 * undecided > len(verdicts):
-        line = f"Not decided whether a second communicator is faster: in {undecided} of {cases} {CHANCE}."
-    both = [record for record in findings.records if record.communicators == 2 and _apart(record)]
-    apart = spread((record.time_p50_seconds or 0) / _apart(record) for record in both)
-    overlap = f"Two collectives at once on two communicators take {apart} times as long as one after the other."
-    answer = COMMUNICATORS.answer(findings)
-    every = [answer.headline, *answer.details] if answer else []
-    return [*[overlap] * bool(both), *[line] * (len(verdicts) > 1), *every]
-
-
 def answer(findings: Findings) -> Answer | None:
-    """Return the effect of a second communicator, then the fastest scheme of each collective, by size or ranks."""
-    lines = at_once(findings)
-    basis = [record for record in findings.records if record.concurrent]
-    undecided = 0
+    """Return the fastest scheme of each collective, by size or ranks."""
+    lines, basis, undecided = list[str](), list[Record](), 0
     for family, records in families(findings):
         if lines and family.segments and not family.decided:
             undecided += 1
         elif sentences := family.sentences():
             basis = basis or records
             lines += sentences
-    if undecided and not any(record.concurrent for record in findings.records):
+    if undecided:
         lines.append(f"In {plural(undecided, 'further table')} the fastest scheme is not decided.")
     return Answer(lines[0], lines[1:], basis) if lines else None
 

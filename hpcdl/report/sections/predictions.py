@@ -178,10 +178,8 @@ def network(estimate: NetworkEstimate) -> Section:
 
 def predicted(rows: Sequence[Record]) -> Section:
     """A table per collective, counts and type: every algorithm by size and ranks."""
-    names = [" beside ".join(filter(None, (str(row.collective), row.concurrent))) for row in rows]
-    pairs = zip(names, rows, strict=True)
     groups = group_by_key(
-        (", ".join(filter(None, (name, row.counts, str(row.dtype)))), row) for name, row in pairs
+        (", ".join(filter(None, (str(row.collective), row.counts, str(row.dtype)))), row) for row in rows
     )
     order = lambda row: (row.message_bytes or 0, scheme_name(row), row.ranks)
     tables = [table(OPERATIONS, sorted(group, key=order), title, left=2) for title, group in groups.items()]
