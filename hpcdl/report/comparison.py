@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 
-from hpcdl.analysis.network.links import CONSPICUOUS
 from hpcdl.analysis.over_time.pairing import INCONCLUSIVE, NEW, Change, label
 from hpcdl.analysis.over_time.regressions import IMPROVED, REGRESSED, UNCHANGED, VERDICTS, Accepted, Comparison
 from hpcdl.analysis.over_time.series import RunSeries, median_slowness
@@ -25,7 +24,6 @@ from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.formats.writers import TestCase, TestSuite
 from hpcdl.report.run import link_counters
-from hpcdl.report.run.draining import OF_SLOW_HOSTS, SlowHost, sentences, slurm_commands
 from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
 
@@ -51,7 +49,6 @@ def page(comparison: Comparison, copies: Sequence[str] = (), width: int = MAX_NA
     cases = len({(change.suite, change.case) for change in comparison.changes})
     counts = ", ".join(f"{comparison.count(word)} {word}" for word in VERDICTS if comparison.count(word))
     sections = [
-        Section("Slow hosts", points=sentences(_slow_hosts(comparison), comparison.sides[1][-1].environment)),
         Section("Runs and environment", [*_runs(comparison), *copies], [*facts[:FACTS], *more]),
         link_counters.compared(_link_counters(comparison)),
         Section("All measures, worst first", tables=[table], charts=[figure] if figure.labels else []),
@@ -153,19 +150,6 @@ def _hosts(comparison: Comparison) -> str:
     )
     earlier = f" (before: {shortened(host_list(before), SHORT // 2)})" if before and before != now else ""
     return f" on {shortened(host_list(now), SHORT // 2)}{earlier}" if now else ""
-
-
-def _slow_hosts(comparison: Comparison) -> list[SlowHost]:
-    """Return the hosts that are conspicuously slower than the usual host in the candidate, and were not before."""
-    slow = []
-    for kind, words in OF_SLOW_HOSTS.items():
-        before, now = (_slowness(runs, kind) for runs in comparison.sides)
-        slow += [
-            SlowHost(name, f"{words} {digits(ratio)} times as long as usual")
-            for name, ratio in now.items()
-            if ratio > 1 / CONSPICUOUS > before.get(name, 1.0)
-        ]
-    return slow
 
 
 def _slowness(runs: Sequence[RunSeries], kind: str) -> dict[str, float]:
@@ -280,7 +264,6 @@ def record(comparison: Comparison, copies: Sequence[str]) -> dict[str, object]:
         "environment_differences": _environment(comparison),
         "link_counters": link_counters.records(_link_counters(comparison)),
         "measures": [_change(change) for change in comparison.changes],
-        "slurm_commands": slurm_commands(_slow_hosts(comparison), candidate[-1].environment),
         "accepted_expired": [_accepted(accepted) for accepted in comparison.expired],
         "accepted_unused": [_accepted(accepted) for accepted in comparison.unused],
     }

@@ -24,9 +24,7 @@ from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, s
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, headed
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict, exit_code
-from hpcdl.report.run.draining import OF_SLOW_HOSTS, SlowHost, sentences
 from hpcdl.report.run.link_counters import Beyond, compared, grown_beyond, sentence
-from hpcdl.trace.files import JsonMapping
 from hpcdl.trace.link_counters import recorded
 
 LEAST: Final = f"{100 * MIN_EFFECT:g} %"
@@ -53,7 +51,7 @@ def page(verdict: SuiteVerdict, *, whole: bool = False) -> Document:
         Section("Measures that changed", charts=of_changed(verdict) if whole else []),
         *(_cases(history, event) for event in (*verdict.open_events, *verdict.news)),
         Section("Changes", tables=[_events(verdict)] if verdict.events else []),
-        Section("Slow hosts and links", points=[*slow, *sentences(slow_hosts(verdict), environment_of(history))]),
+        Section("Slow hosts and links", points=slow),
         compared(link_counters(history, len(history.jobs) - 1)),
         Section("Changes of the environment", points=environments),
         Section("Calibration on this archive", noise),
@@ -66,25 +64,6 @@ def pages(suites: Sequence[SuiteVerdict], other: Sequence[Verdict] = (), *, whol
     """Return the page of each suite, and one for each of the ``other`` verdicts, which are of no suite."""
     of_suites = [page(suite, whole=whole) for suite in suites]
     return of_suites + [headed("hpcdl: history", [verdict], []) for verdict in other]
-
-
-def slow_hosts(verdict: SuiteVerdict) -> list[SlowHost]:
-    """Return the single hosts that are slow now and not accepted, by their links or their own work."""
-    causes = [suspect for event in verdict.open_events for suspect in event.suspects]
-    return [
-        SlowHost(
-            suspect.name,
-            f"{OF_SLOW_HOSTS[suspect.kind]} {longer(suspect.ratio)} than usual since "
-            f"{verdict.history.jobs[suspect.first].began:%Y-%m-%d}",
-        )
-        for suspect in dict.fromkeys([*verdict.open_suspects, *causes])
-        if suspect.kind in OF_SLOW_HOSTS and suspect.ended is None
-    ]
-
-
-def environment_of(history: History) -> JsonMapping:
-    """Return the environment of the newest run."""
-    return history.jobs[-1].runs[-1].environment
 
 
 def day(job: Job) -> str:

@@ -12,8 +12,7 @@ from hpcdl.analysis.over_time.verdict import Event, SuiteVerdict
 from hpcdl.analysis.run.record import group_by_key
 from hpcdl.exit_codes import FAILED, OK
 from hpcdl.report.formats.writers import Gauge, TestCase, TestSuite
-from hpcdl.report.history import environment_of, group, link_counters, of_event, slow_hosts, verdicts, worst
-from hpcdl.report.run.draining import slurm_commands
+from hpcdl.report.history import group, link_counters, of_event, verdicts, worst
 from hpcdl.report.run.link_counters import records
 
 CALIBRATION: Final = ("rounds", "false_regressions_per_100_runs", "false_improvements_per_100_runs")
@@ -45,7 +44,6 @@ def record(verdict: SuiteVerdict) -> dict[str, object]:
             {**_suspect(history, suspect), "open": suspect in [*verdict.open_suspects, *taken]}
             for suspect in verdict.suspects
         ],
-        "slurm_commands": slurm_commands(slow_hosts(verdict), environment_of(history)),
         "missing": [{"case": case, "reason": reason} for case, reason in verdict.missing],
         "environment_changes": [history.jobs[change].path for change in history.environment_changes()],
         "link_counters": records(link_counters(history, len(history.jobs) - 1)),

@@ -13,7 +13,6 @@ from hpcdl.report.formats.document import Axis, HeatMap, Section
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import link_counters
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, bounds, value
-from hpcdl.report.run.draining import SlowHost, sentences
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.method_names import scheme_name
 from hpcdl.report.run.operations import CHECKED, grouped
@@ -162,11 +161,7 @@ def answer(findings: Findings) -> Answer | None:
         for i, j, part in links.slow_links()
     ]
     if lines:
-        named = [
-            SlowHost(name, f"link at {percent(shares[0].value)} of the others") for name, shares in hosts.items()
-        ]
-        remedies = sentences([*nodes.named(findings), *named], findings.run.environment)
-        return Answer(lines[0], [*lines[1:], *remedies], basis)
+        return Answer(lines[0], lines[1:], basis)
     if not clear:
         reason = " and ".join(dict.fromkeys(_obstacle(links, findings.usable_cores) for links in findings.links))
         return Answer(f"Not decided: no host can be named as slow, because {reason}.", basis=basis)

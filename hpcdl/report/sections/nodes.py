@@ -8,9 +8,7 @@ from hpcdl.analysis.network.nodes import SLOW, Nodes, least_slowness, slow_hosts
 from hpcdl.report.formats.cells import bounded, digits, listed, percent, plural, rate
 from hpcdl.report.formats.document import Section
 from hpcdl.report.formats.tables import Table
-from hpcdl.report.run import draining
 from hpcdl.report.run.declaration import Answer, Declaration
-from hpcdl.report.run.draining import SlowHost
 from hpcdl.report.run.findings import Findings
 
 NOTE: Final = (
@@ -82,14 +80,6 @@ def sentences(findings: Findings, slow_links: Collection[str] | None = None) -> 
     return lines
 
 
-def named(findings: Findings) -> list[SlowHost]:
-    """Return the slow hosts, for the commands that drain them."""
-    slow = slow_hosts(counted(findings))
-    return [
-        SlowHost(host, f"computes at {percent(share.value)} of the others") for host, (share, _) in slow.items()
-    ]
-
-
 def passing(findings: Findings) -> list[str]:
     """Return a sentence for the hosts and pairs that were slow at first, but not when they were measured again."""
     hosts = {host for nodes in counted(findings) for host in nodes.passed}
@@ -106,8 +96,7 @@ def answer(findings: Findings) -> Answer | None:
         return None
     basis = [record for record in findings.records if record.kind == "node"]
     if lines := sentences(findings):
-        remedies = draining.sentences(named(findings), findings.run.environment)
-        return Answer(lines[0], [*lines[1:], *remedies], basis)
+        return Answer(lines[0], lines[1:], basis)
     cases = undisturbed(counted(findings))
     shares = [(*entry, nodes) for nodes in cases for entry in zip(nodes.shares(), nodes.names, strict=False)]
     if not shares:
