@@ -85,21 +85,6 @@ def test_a_break_even_is_the_fastest_network_on_which_a_step_is_faster(hand):
     )
 
 
-@pytest.mark.parametrize(
-    ("spread", "says"), [(0.001, "Sending"), (0.02, "Not decided whether accuracy is lost: sending")]
-)
-def test_full_accuracy_is_said_of_what_all_of_the_interval_reaches(hand, spread, says):
-    sizes = {"compression": "top_k", "compression_ratio": 25.0, "bits_per_entry": 4.5}
-    for seed, change in enumerate((-spread, 0, spread)):
-        for fields, accuracy in (({"compression": "none"}, 0.9), (sizes, 0.9 + change)):
-            case = {"aggregation": "allgather", "evaluations": [(10, 1.0, 0.5, 0.3, accuracy, 640)], **fields}
-            hand.train([[20.0] * 30] * 4, seed=seed, **case)
-    headline, details, _, _ = compression.fidelity_answer(findings([hand.read()])[0])
-    sent = "14.2 % of the gradient entries changes the accuracy by +0.0 percentage points (-"
-    assert headline.startswith(f"{says} {sent}")
-    assert details == ["An entry that is sent takes 4.50 bits."]
-
-
 def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypatch):
     def method(name, sent, *accuracies, **fields):
         same = {"model": "lenet5", "aggregation": "ring", "training": "synchronous", "bytes_sent_per_rank": sent}

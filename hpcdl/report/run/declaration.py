@@ -149,11 +149,10 @@ def curves(
     note: str,
     *,
     best: Literal[1, -1] = HIGHEST,
-    least: int = 2,
     limits: Collection[str] = (),
     references: Mapping[str, Callable[[float], float]] | None = None,
 ) -> list[Lines]:
-    """Return a chart of the lines with ``least`` points or more, and ticks at these; none without any.
+    """Return a chart of the lines with two points or more, and ticks at these; none without any.
 
     Lines that go farthest come first, then those with the best value at their end: the highest or the lowest. The
     MPI library's own scheme precedes all. ``limits``: lines that bound the others; ``references``: lines that were
@@ -162,13 +161,13 @@ def curves(
     series = [
         Series(name, sorted(points), "baseline" if name in limits else "method")
         for name, points in lines.items()
-        if len({point.x for point in points}) >= least
+        if len({point.x for point in points}) > 1
     ]
     series.sort(key=lambda line: (line.name != "native", -line.points[-1].x, best * line.points[-1].y))
     places = sorted({point.x for line in series for point in line.points})
     for name, value in (references or {}).items() if series else ():
         series.append(Series(name, [Point(x, value(x)) for x in (places[0], places[-1])], "reference"))
-    across = replace(axes[0], ticks=places if least > 1 else ())
+    across = replace(axes[0], ticks=places)
     return [Lines(title, across, axes[1], series, note)] if series else []
 
 

@@ -1,7 +1,6 @@
 """Compression of gradients: bytes, time, accuracy and break-even of each compressor, and its fidelity."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -14,12 +13,10 @@ from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.analysis.statistics.judging import Judged
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import CHANCE, NONE, digits, percent, rate, seconds, sentence, spread
+from hpcdl.report.formats.cells import CHANCE, NONE, digits, percent, rate, seconds, sentence
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import (
-    ACCURACY,
-    ACCURACY_NOTE,
     BYTES,
     EVIDENCE,
     METHOD,
@@ -28,9 +25,7 @@ from hpcdl.report.run.declaration import (
     Answer,
     Cost,
     Declaration,
-    accuracy_at,
     curves,
-    hundredths,
     median,
     over_cost,
     per_setting,
@@ -357,32 +352,6 @@ def _percent(share: float | None) -> str:
     return NONE if share is None else f"{digits(100 * share)} %"
 
 
-NOT_FULL: Final = "No tested share of the gradient entries reaches full accuracy: "
-
-
-def fidelity_answer(findings: Findings) -> Answer | None:
-    """Return the smallest share of entries whose mean accuracy is the dense one's, and the bits of an entry."""
-    pairs = [pair for pair in _every(findings) if pair.difference != NONE]
-    known = [(sent, pair) for pair in pairs if (sent := sent_of(pair)) is not None]
-    if not known:
-        return None
-    full = [(sent, pair) for sent, pair in known if pair.change.value >= -LOST]
-    sure = [(sent, pair) for sent, pair in full if pair.change.low >= -LOST]
-    least = min(sure or full, key=lambda entry: entry[0], default=None)
-    sent, best = least or max(known, key=lambda entry: entry[1].change.value)
-    change = f"{_percent(sent)} of the gradient entries changes the accuracy by {best.difference}"
-    doubt = "Not decided whether accuracy is lost: " if full else NOT_FULL
-    bits = [bit for _, pair in known if (bit := pair.scale.median(Record.bits_per_entry)) is not None]
-    entropy = best.scale.median(Record.entropy_bits_per_entry)
-    own, lines = best.scale.median(Record.bits_per_entry), [f"An entry that is sent takes {spread(bits)} bits."]
-    if own and entropy:
-        ideal = f"an ideal code would take {digits(entropy)} in the last message"
-        lines.append(f"With {_words(best)} it takes {digits(own)} bits; {ideal}.")
-    return Answer(
-        sentence(f"{'' if sure else doubt}sending {change}{where(best.scale.record)}"), lines, best.records
-    )
-
-
 def _task(methods: Sequence[Method]) -> str:
     record = methods[0].record
     return ", ".join(filter(None, (record.model, record.dataset, record.network)))
@@ -412,28 +381,6 @@ def speed_over_bandwidth(findings: Findings) -> list[Lines]:
     return curves("Speed / dense speed over bandwidth", axes, lines, note, references={"dense": lambda _rate: 1.0})
 
 
-def over_entries(findings: Findings) -> list[Lines]:
-    """Return accuracy, and bits of an entry, over the share of entries that compressors of a family send."""
-    made, axis = list[Lines](), Axis("entries sent", hundredths, 10)
-    note = f"{ACCURACY_NOTE} Each line is one compressor with several values of its parameter."
-    for methods in findings.problems:
-        accuracies, bits, dense = dict[str, list[Point]](), dict[str, list[Point]](), list[Point]()
-        for pair in compared(findings, methods):
-            family, sent = re.sub(r"=[\d.e-]+", "", str(pair.scale.record.compression)), sent_of(pair)
-            for point in accuracy_at(pair.scale, sent):
-                accuracies.setdefault(family, []).append(point)
-                size = pair.scale.median(Record.bits_per_entry) or math.nan
-                bits.setdefault(family, []).append(Point(point.x, size))
-                dense += accuracy_at(pair.dense.scale, 1.0) if pair.dense else []
-        level = {"dense": lambda _share, value=dense[0].y: value} if dense else {}
-        if sum(map(len, accuracies.values())) > 2:
-            title = f"Accuracy over entries sent: {_task(methods)}"
-            made += curves(title, (axis, ACCURACY), accuracies, note, least=1, references=level)
-            sizes = Axis("bits per gradient entry", digits, 2)
-            made += curves(f"Bits over entries sent: {_task(methods)}", (axis, sizes), bits, note, least=1)
-    return made
-
-
 BREAK_EVEN: Final = Declaration(
     86,
     lambda _: Section("Break-even"),
@@ -457,6 +404,4 @@ SENT: Final = Declaration(
     name="bytes",
     table="compression",
 )
-FIDELITY_SECTION: Final = Declaration(
-    89, fidelity_page, rows=EVIDENCE, answer=fidelity_answer, figures=(over_entries,), name="fidelity"
-)
+FIDELITY_SECTION: Final = Declaration(89, fidelity_page, rows=EVIDENCE, name="fidelity")

@@ -8,17 +8,15 @@ from statistics import median
 from typing import Final
 
 from hpcdl.analysis.run.record import Record, group_by_key
-from hpcdl.launch.testbed import bit_rate, usual_rate
 from hpcdl.prediction.network_file import NetworkEstimate, costs_of, described
 from hpcdl.prediction.parallelism import LayerSplits, Parallelism
 from hpcdl.prediction.predict import Prediction
-from hpcdl.report.formats.cells import NONE, digits, percent, plural, rate, seconds, signed, volume
+from hpcdl.report.formats.cells import NONE, digits, percent, plural, rate, seconds, signed
 from hpcdl.report.formats.document import Document, Section, headed
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import predicted_answers, published_results
-from hpcdl.report.run.declaration import Answer, Declaration, value
+from hpcdl.report.run.declaration import Declaration, value
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import title_of
 from hpcdl.report.run.method_names import Names, scheme_name
 from hpcdl.trace.files import JsonObject
 
@@ -305,28 +303,6 @@ def predicted_short(findings: Findings) -> Section:
     return Section(title, [line, FITTED_NOTE, *fabric.paragraphs], points, tables)
 
 
-def predicted_answer(findings: Findings) -> Answer | None:
-    """Return how many measured times one network explains, and the farthest, if the suite asks for it."""
-    prediction = findings.predicted
-    rows = prediction.rows if prediction else []
-    if "predictions" not in findings.answered_by or prediction is None or not rows:
-        return None
-    ratios = [predicted_answers.ratio(row) or math.nan for row in rows]
-    near = sum(abs(each - 1) <= 0.1 for each in ratios)
-    each, far = max(zip(ratios, rows, strict=True), key=lambda pair: abs(math.log(pair[0])))
-    what = f"{volume(far.message_bytes)} with {title_of(scheme_name(far))} on {plural(far.ranks, 'rank')}"
-    link = prediction.estimate.network.common_link(max(row.ranks for row in rows))
-    half, beyond = _median_errors(prediction.estimate)
-    others = "if each algorithm and number of ranks is predicted from the others"
-    details = [f"The worst prediction, for {what}, is {predicted_answers.off(each)}."]
-    details.append(f"Half of the times are within {half}, and within {beyond} {others}.")
-    if link and link.beta and (testbed := findings.run.environment.get("emulated")):
-        rates = bit_rate(round(8 / link.beta, -6)), usual_rate(testbed)
-        details.append("The links of the fitted network carry {}, and the emulated ones {}.".format(*rates))
-    headline = f"One network model, fitted to {len(rows)} measured times, gives {near} of them within 10 %."
-    return Answer(headline, details, rows)
-
-
 def _by_algorithm(rows: Sequence[Record]) -> Table:
     ratios = group_by_key(
         ((scheme_name(row), row.ranks), predicted_answers.ratio(row) or math.nan) for row in rows
@@ -339,4 +315,4 @@ def _by_algorithm(rows: Sequence[Record]) -> Table:
     return Table("Error of predictions by algorithm", header, cells, order="largest error first")
 
 
-FITTED: Final = Declaration(130, predicted_page, predicted_short, rows=30, answer=predicted_answer)
+FITTED: Final = Declaration(130, predicted_page, predicted_short, rows=30)
