@@ -1,17 +1,13 @@
 """Convert folders of JPEG or PNG to one HDF5 file: ``python -m hpcdl.data.convert SOURCE -o images.h5``.
 
-SOURCE has ImageNet's layout, ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` (or ``test``). With ``--labels`` it is
-one folder of images, whose labels are in a CSV file with the columns ``file``, ``label`` and perhaps ``split``
-(``train`` or ``test``), or in the files' ``names``, up to the first ``_``, ``-`` or ``.``. Classes are numbered in
-the order of their sorted names, as in torchvision's ImageFolder; names that are whole numbers, by their values.
-Hidden files and folders, links to folders inside a class, and files with other endings are skipped and counted.
+SOURCE has ImageNet's layout, ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` (or ``test``). Classes are numbered in
+the order of their sorted names, as in torchvision's ImageFolder. Hidden files and folders, links to folders inside
+a class, and files with other endings are skipped and counted.
 :mod:`hpcdl.data.hdf5` describes the result. Needs Pillow: ``pip install 'hpcdl[images]'``.
 """
 
 import argparse
-import csv
 import os
-import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +21,10 @@ from numpy.typing import NDArray
 
 from hpcdl.data.parts.dataset import DataError, reading
 from hpcdl.data.parts.sharding import epoch_order
-from hpcdl.data.parts.splits import PixelCounts, divided
+from hpcdl.data.parts.splits import PixelCounts
 from hpcdl.exit_codes import message
 from hpcdl.extras import missing
-from hpcdl.trace.files import atomic_write, check_regular, read_csv
+from hpcdl.trace.files import atomic_write, check_regular
 
 ENDINGS: Final = frozenset({".jpg", ".jpeg", ".png"})
 """File name endings of images, in lower case."""
@@ -49,8 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "source", type=Path, metavar="SOURCE", help="has train/CLASS/*.jpg and val/CLASS/*.jpg (or test)"
     )
     parser.add_argument("-o", dest="output", type=Path, required=True, metavar="IMAGES.h5")
-    parser.add_argument("--labels", metavar="FILE.csv|names", help="SOURCE is one folder; where its labels are")
-    parser.add_argument("--test-share", type=float, metavar="S", help="share of test images, if none are stated")
     parser.add_argument("--size", type=int, default=256, help="side of the images (default: 256)")
     options = parser.parse_args(arguments)
     try:
@@ -61,15 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_image_file(
-    source: Path, output: Path, *, size: int = 256, labels: str | None = None, test_share: float | None = None
-) -> None:
+def write_image_file(source: Path, output: Path, *, size: int = 256) -> None:
     """Write the images in ``source`` to ``output``; after a crash ``output`` is complete or unchanged.
 
     Each image is converted to RGB, resized so that its shorter side is ``size``, and cropped to its central
     ``size`` x ``size`` pixels, as by torchvision's Resize and CenterCrop. The order of images within a split is
-    random. Transparency is dropped, and such images are counted. ``labels`` and ``test_share`` are the options of
-    the program for a flat folder.
+    random. Transparency is dropped, and such images are counted.
 
     Raises DataError, one line that names the file or folder, for an image that is damaged, of another format,
     animated or of more than 8 bits a channel; for a missing, empty or unreadable folder, an invalid setting, a
@@ -84,10 +75,8 @@ def write_image_file(
     except ImportError as error:
         raise DataError(missing("PIL")) from error
     decode = partial(_decode, Image, size)
-    if labels is None and test_share is not None:
-        raise DataError(f"{source}: --test-share is for one folder of images, with --labels")
     skipped: list[Path] = []
-    splits = _list_images(source, skipped) if labels is None else _list_flat(source, labels, test_share, skipped)
+    splits = _list_images(source, skipped)
     if skipped:
         print(f"skipped: {len(skipped)} files, folders or links, such as {message(skipped[0])}", file=sys.stderr)
     needed, free = sum(map(len, splits.values())) * size * size * 3, disk_usage(output.absolute().parent).free
@@ -129,57 +118,6 @@ def _list_images(source: Path, skipped: list[Path]) -> dict[str, list[tuple[Path
         split: [(path, numbers[name]) for name, paths in classes.items() for path in paths]
         for split, classes in (("train", train), ("test", test))
     }
-
-
-def _list_flat(
-    source: Path, labels: str, test_share: float | None, skipped: list[Path]
-) -> dict[str, list[tuple[Path, int]]]:
-    """Return the images of each split of a flat folder, with their classes. Raises DataError."""
-    if labels == "names":
-        images = [str(path.relative_to(source)) for path in _images(source, skipped)]
-        rows = [{"file": name, "label": re.split(r"[_.-]", Path(name).name)[0]} for name in images]
-    else:
-        rows = _rows_of_table(Path(labels))
-    seen: set[str] = set()
-    for number, row in enumerate(rows, 1):
-        if not row["label"] or not (source / row["file"]).is_file():
-            problem = f"{source / row['file']} is missing" if row["label"] else f"{row['file']} has no label"
-            raise DataError(f"{labels}: image {number}: {problem}")
-        if row.get("split", "train") not in {"train", "test"}:
-            raise DataError(f"{labels}: image {number}: split {row['split']!r} is neither train nor test")
-        if row["file"] in seen:
-            raise DataError(f"{labels}: image {number}: {row['file']} is there twice")
-        seen.add(row["file"])
-    names = sorted({row["label"] for row in rows})
-    names = sorted(names, key=int) if all(map(str.isdecimal, names)) else names
-    if not 1 < len(names) < len(rows):
-        raise DataError(f"{source}: {len(rows)} images have {len(names)} labels, such as {names[:1]}, by {labels}")
-    shown = message(f"{', '.join(names[:10])}{', ...' * (len(names) > 10)}")
-    print(f"{len(names)} classes: {shown}", file=sys.stderr)
-    listed = [(source / row["file"], names.index(row["label"])) for row in rows]
-    if "split" not in rows[0]:
-        parts = divided(source, len(rows), "--test-share", test_share)
-        return {split: [listed[n] for n in part] for split, part in zip(("train", "test"), parts, strict=True)}
-    splits = {
-        split: [image for image, row in zip(listed, rows, strict=True) if row["split"] == split]
-        for split in ("train", "test")
-    }
-    if test_share is not None or not all(splits.values()):
-        raise DataError(f"{labels}: its column split needs train and test; --test-share is for tables without it")
-    return splits
-
-
-def _rows_of_table(table: Path) -> list[dict[str, str]]:
-    """Return file, label and perhaps split of each line of a CSV file. Raises DataError."""
-    try:
-        head, *rows = [[*map(str.strip, row)] for row in read_csv(table) if row] or [[]]
-        if not {"file", "label"} <= {*head}:
-            raise ValueError(f"must have the columns file and label, perhaps split, not {', '.join(head)}")  # noqa: TRY301
-        if any(len(row) != len(head) for row in rows):
-            raise ValueError(f"must have {len(head)} fields in each line, as in the first")  # noqa: TRY301
-        return [dict(zip(head, row, strict=True)) for row in rows]
-    except (ValueError, csv.Error) as error:
-        raise DataError(f"{table}: {error}") from error
 
 
 def _classes(folder: Path, skipped: list[Path]) -> dict[str, list[Path]]:

@@ -53,7 +53,7 @@ def numpy(
             raise DataError(f"{source}: {four[2]} are {', but the training images are '.join(shapes)}")
     elif four is None and names >= {*WHOLE}:
         images, labels = _pair(source, *WHOLE, channels_first)
-        parts = divided(source, len(images), "test_share", test_share)
+        parts = divided(source, len(images), test_share)
         train, test = ((images[part], labels[part]) for part in parts)
     elif four is not None:
         raise DataError(f"{source}: has {four[2]}, so that test_share must be left out")

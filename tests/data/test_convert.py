@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from hpcdl.data.convert import main, write_image_file
-from hpcdl.data.digits import digits
 from hpcdl.data.hdf5 import hdf5
 from hpcdl.data.parts.dataset import DataError
 from hpcdl.data.parts.splits import in_memory_dataset
@@ -228,82 +227,3 @@ def test_without_pillow_the_extra_is_named(source, tmp_path, monkeypatch, capsys
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert main([str(source), "-o", str(tmp_path / "images.h5")]) == 2
     assert capsys.readouterr().err == "hpcdl.data.convert: Pillow is not installed: pip install 'hpcdl[images]'\n"
-
-
-@pytest.fixture
-def flat(tmp_path):
-    """Return a folder of the first 40 bundled digits as PNG, named 7_0003.png, and their labels."""
-    split = digits().train
-    pixels, labels = split.read(np.arange(40))[..., 0], split.labels[:40]
-    for number, (image, label) in enumerate(zip(pixels, labels, strict=True)):
-        write_image(tmp_path / f"flat/{label}_{number:04}.png", image)
-    return tmp_path / "flat", pixels, labels
-
-
-def converted(flat, output, *options):
-    """Return pixels by label of each split of the converted folder."""
-    assert main([str(flat), "-o", str(output), "--size", "8", *options]) == 0
-    train, train_labels, test, test_labels = arrays(output)
-    return [
-        sorted((int(label), image[..., 0].tobytes()) for image, label in zip(images, labels, strict=True))
-        for images, labels in ((train, train_labels), (test, test_labels))
-    ]
-
-
-def test_labels_are_in_the_names_of_a_flat_folder(flat, tmp_path, capsys):
-    folder, pixels, labels = flat
-    (folder / "notes.txt").write_text("no image")
-    train, test = converted(folder, tmp_path / "a.h5", "--labels", "names", "--test-share", "0.2")
-    assert (len(train), len(test)) == (32, 8)
-    whole = [(int(label), image.tobytes()) for image, label in zip(pixels, labels, strict=True)]
-    assert sorted(train + test) == sorted(whole)
-    err = capsys.readouterr().err
-    assert "10 classes: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9\n" in err
-    assert "skipped: 1 files" in err
-    assert len(hdf5(path=str(tmp_path / "a.h5")).train) == 32
-
-
-def test_labels_and_split_are_in_a_table(flat, tmp_path):
-    """Names that are whole numbers are classes in the order of their values."""
-    folder, pixels, labels = flat
-    lines = [
-        f"{'test' if number % 4 == 0 else 'train'};{10 * label};{label}_{number:04}.png"
-        for number, label in enumerate(labels)
-    ]
-    table = tmp_path / "labels.csv"
-    table.write_text("\n".join(["split;label;file", *lines, ""]))
-    train, test = converted(folder, tmp_path / "a.h5", "--labels", str(table))
-    assert test == sorted((int(labels[number]), pixels[number].tobytes()) for number in range(0, 40, 4))
-    assert len(train) == 30
-
-
-SPLIT = "file,label,split\nFIRST,a,train\nSECOND,b"
-
-
-@pytest.mark.parametrize(
-    ("text", "options", "message"),
-    [
-        (None, [], "states no test images; --test-share=0.2 holds out a fifth of the images at random"),
-        (None, ["--test-share", "0.001"], "--test-share=0.001 leaves no training or no test images, of 40"),
-        ("image,class\n", [], "labels.csv: must have the columns file and label, perhaps split, not image, class"),
-        ("file,label\nabsent.png,a\n", [], "labels.csv: image 1: "),
-        ("file,label\nFIRST,a\nFIRST,b\n", [], "labels.csv: image 2: 0_0000.png is there twice"),
-        ("file,label\nFIRST,a,train\n", [], "labels.csv: must have 2 fields in each line"),
-        ("file,label\nFIRST,\n", [], "labels.csv: image 1: 0_0000.png has no label"),
-        ("file,label,split\nFIRST,a,val\n", [], "labels.csv: image 1: split 'val' is neither train nor test"),
-        ("file,label\nFIRST,a\nSECOND,b\n", [], "2 images have 2 labels"),
-        (f"{SPLIT},train\nTHIRD,b,train\n", [], "its column split needs train and test"),
-        (f"{SPLIT},test\nTHIRD,b,test\n", ["--test-share", "0.5"], "--test-share is for tables without it"),
-    ],
-)
-def test_a_flat_folder_that_leaves_something_open_is_refused(flat, tmp_path, capsys, text, options, message):
-    folder, *_ = flat
-    labels = "names"
-    if text is not None:
-        for name, path in zip(("FIRST", "SECOND", "THIRD"), sorted(folder.iterdir()), strict=False):
-            text = text.replace(name, path.name)
-        labels = tmp_path / "labels.csv"
-        labels.write_text(text)
-    assert main([str(folder), "-o", str(tmp_path / "a.h5"), "--labels", str(labels), *options]) == 2
-    assert message in capsys.readouterr().err.splitlines()[-1]
-    assert not (tmp_path / "a.h5").exists()

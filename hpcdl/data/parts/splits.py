@@ -250,16 +250,18 @@ def in_memory_dataset(
     )
 
 
-def divided(where: object, images: int, name: str, share: object) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def divided(where: object, images: int, share: object) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the indices of training and test images, where a source states no split: ``share`` are test images.
 
-    The draw is always the same. Raises DataError, beginning with ``where``, for a missing or wrong ``name``.
+    The draw is always the same. Raises DataError, beginning with ``where``, for a missing or wrong ``share``.
     """
     if share is None:
-        raise DataError(f"{where}: states no test images; {name}=0.2 holds out a fifth of the images at random")
+        raise DataError(
+            f"{where}: states no test images; test_share=0.2 holds out a fifth of the images at random"
+        )
     held = round(share * images) if isinstance(share, float) and 0 < share < 1 else 0
     if not 0 < held < images:
-        raise DataError(f"{where}: {name}={share} leaves no training or no test images, of {images}")
+        raise DataError(f"{where}: test_share={share} leaves no training or no test images, of {images}")
     order = epoch_order(images, 0, 0)
     return np.sort(order[held:]), np.sort(order[:held])
 
