@@ -51,7 +51,7 @@ def test_the_answer_counts_figures_by_their_error_and_names_those_that_are_misse
     assert [figure.verdict for figure in wide] == ["yes", "no"]
     paper(f"{case}values = {{2 = 2, 4 = 3.3, 8 = 4}}\n[[results]]\n{case}ranks = [4]", records)
     assert answer(["mine"], records)[:2] == (
-        "The simulation reproduces 1 of 3 published figures; 1 other is near.",
+        "Of 3 published figures the simulation reproduces 1, 1 nearly and 1 not.",
         [
             published_results.MEANING,
             "Not reproduced: for m on 8 ranks the simulation has a speed-up per image of 8.00, the paper 4.00.",
@@ -65,7 +65,7 @@ def test_the_answer_counts_figures_by_their_error_and_names_those_that_are_misse
     )
     assert [figure.verdict for figure in (fitted, other, *silent)] == ["fitted", "yes", "not stated: batch"]
     headline, (_, *uncounted), *_ = answer(["mine"], records)
-    assert headline == "The simulation reproduces 1 of 1 published figures."
+    assert headline == "Of 1 published figure the simulation reproduces 1, 0 nearly and 0 not."
     assert [sentence.split(":")[0] for sentence in uncounted] == ["Not counted", "Not simulated"]
 
 

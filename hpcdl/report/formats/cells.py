@@ -127,7 +127,10 @@ def signed(ratio: Number) -> str:
 
 
 def longer(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
-    """A ratio of times in words: "5.1 % longer (4.0 to 6.2 %)", "2.0 % less time", "12.0 times as long"."""
+    """A ratio of times in words: "5.1 % longer (4.0 to 6.2 %)", "2.0 % less time", "12.0 times as long".
+
+    Bounds that look alike are left out.
+    """
     sign = 1 if ratio >= 1 else -1
     size, ends = percent(sign * (ratio - 1)), sorted([sign * (low - 1), sign * (high - 1)])
     text, bounds = f"{size} {'longer' if sign > 0 else 'less time'}", interval(ends[0], ends[1], percent)
@@ -135,7 +138,7 @@ def longer(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
         text, bounds = f"{digits(ratio)} times as long", interval(low, high)
     elif size == "0.0 %":
         text = "as long"
-    return f"{text} ({bounds})" if math.isfinite(low) else text
+    return f"{text} ({bounds})" if math.isfinite(low) and percent(low) != percent(high) else text
 
 
 def plural(number: Number, noun: str, rest: str = "") -> str:

@@ -22,6 +22,7 @@ TITLES: Final = {
     **{key: f"a {key.replace('_', ' ')}" for key in ("parameter_server", "ring", "tree")},
     "adamw": "AdamW",
     "allgather": "an allgather",
+    "auto": "auto (the fastest in a few trials)",
     "bf16": "bfloat16",
     "bine": "Bine trees",
     "binomial": "a reduction tree",

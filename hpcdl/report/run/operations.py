@@ -294,8 +294,7 @@ class Family(NamedTuple):
         name = title_of(segment.schemes[0])
         if segment.alone:
             return f"{name} is fastest {span}"
-        more = "more than 1 % faster" if segment.points[-1].standing.best[0].network else "measurably faster"
-        return f"no scheme is {more} than {name} {span}"
+        return f"{name} is fastest, or tied, {span}"
 
     def _gain(self, segment: Segment) -> str:
         """Return how many times as fast the winner is as the library, else as the next one, at the last point.

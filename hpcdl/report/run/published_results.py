@@ -210,7 +210,7 @@ def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     yes, near, no = ([figure for figure in known if figure.verdict == word] for word in JUDGED)
     if not (judged := len(yes) + len(near) + len(no)):
         return None
-    rest = f"; {plural(len(near), 'other')} {'is' if len(near) == 1 else 'are'} near" if near else ""
+    rest = f", {len(near)} nearly and {len(no)} not"
     details = [MEANING]
     if fitted := sum(figure.fitted for figure in known):
         details.append(f"Not counted: {plural(fitted, 'figure')}, to which a parameter was fitted.")
@@ -219,7 +219,7 @@ def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     untried = sorted((figure for figure in known if figure.published is None), key=attrgetter("here"))
     no.sort(key=lambda figure: -abs(figure.error))
     details += [figure.sentence for figure in [*no, *untried[-1:]]]
-    return Answer(f"The simulation reproduces {len(yes)} of {judged} published figures{rest}.", details)
+    return Answer(f"Of {plural(judged, 'published figure')} the simulation reproduces {len(yes)}{rest}.", details)
 
 
 def section(papers: Sequence[str], records: Sequence[Record]) -> Section:

@@ -18,7 +18,7 @@ from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.analysis.statistics.judging import Judged
 from hpcdl.cases.keys.suite_tables import column_of
 from hpcdl.registry import label
-from hpcdl.report.formats.cells import CHANCE, bounded, digits, listed, longer, percent, sentence
+from hpcdl.report.formats.cells import CHANCE, bounded, digits, listed, percent, sentence
 from hpcdl.report.run.declaration import Answer
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Scale
@@ -188,10 +188,6 @@ def _share(size: Interval) -> str:
     return text if size.value < WHOLE else text.replace(text.partition(" (")[0], "all", 1)
 
 
-def _bytes(size: Interval) -> str:
-    return "as many bytes" if round(size.value, 2) == 1 else f"{digits(size.value)} times the bytes"
-
-
 WHOLE: Final = 0.995
 """Least share of a throughput that is all of it."""
 WAYS: Final = {
@@ -205,9 +201,8 @@ WAYS: Final = {
         "to a step with {other}",
     ),
     "overlaps": Way("overlaps", _less, "of the communication with computing"),
-    "sends": Way("sends", _bytes, ""),
-    "needs": Way("needs", lambda size: f"{100 * size.value:.0f} % of the memory", ""),
-    "time": Way("takes", lambda size: longer(*size), ""),
+    "sends": Way("sends", _times, "as many bytes as {other}", tells=True),
+    "needs": Way("needs", lambda size: f"{100 * size.value:.0f} %", "of the memory of {other}", tells=True),
 }
 """Sentences about the quotient of two sides."""
 Told = tuple[str, Pair]
@@ -290,23 +285,6 @@ class View:
             for (when, other, where), some in group_by_key((each[:3], each[3:]) for each in groups).items():
                 lines += say(some, way, other, where, when)
                 basis += [record for _, pair in some for record in pair.records]
-        return _answer(lines, basis)
-
-    def whole_answer(self, findings: Findings) -> Answer | None:
-        """Return a sentence for each side, with all measures."""
-        phrases, basis = dict[tuple[str, str, str, str], list[str]](), list[Record]()
-        for measure, way in self.tell:
-            for when, other, where, name, pair in self._told(findings, measure):
-                reason = DOUBTS.get(pair.judged.reason, "").removeprefix("not decided, as ")
-                phrase = _phrase(pair, way)
-                if reason:
-                    phrase = f"{phrase[:-1]}: {reason})" if phrase.endswith(")") else f"{phrase} ({reason})"
-                phrases.setdefault((when, other, where, name), []).append(phrase)
-                basis += pair.records
-        lines = [
-            sentence(" ".join(filter(None, (when, f"compared with {other} {name} {listed(some)}", where))))
-            for (when, other, where, name), some in phrases.items()
-        ]
         return _answer(lines, basis)
 
     def _told(self, findings: Findings, measure: Measure) -> list[tuple[str, str, str, str, Pair]]:

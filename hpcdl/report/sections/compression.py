@@ -13,7 +13,7 @@ from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.analysis.statistics.judging import Judged
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.registry import parts
-from hpcdl.report.formats.cells import CHANCE, NONE, digits, percent, rate, seconds, sentence
+from hpcdl.report.formats.cells import CHANCE, NONE, digits, listed, percent, rate, seconds, sentence
 from hpcdl.report.formats.document import Axis, Lines, Point, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import (
@@ -33,7 +33,7 @@ from hpcdl.report.run.declaration import (
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, changes_of_accuracy, in_points, rows
 from hpcdl.report.run.literature import COMMA, MAX_LOSS, in_words, link_title, points_in_words, title_of, where
-from hpcdl.report.run.method_names import scheme_name, several
+from hpcdl.report.run.method_names import scheme_name
 from hpcdl.trace.quantities import QUANTITIES
 
 WON: Final = 1.05
@@ -280,22 +280,34 @@ def break_even_answer(findings: Findings) -> Answer | None:
 
 
 def _up_to(pairs: Sequence[Pair]) -> str:
-    """Return for each network the compressors whose step is faster up to it, from the fastest network on."""
+    """Return for each network the compressors whose step is faster up to it, from the fastest network on.
+
+    Each has its quotient of steps there.
+    """
     ordered = sorted(pairs, key=lambda pair: -((pair.dense and pair.dense.step_seconds) or 0.0))
     networks = list(dict.fromkeys(pair.scale.record.network or "" for pair in ordered))
     compressors = {pair.name: pair.scale.record for pair in ordered}
     heads = [parts(record.compression or "")[0] for record in compressors.values()]
-    up_to: dict[str, list[str]] = {}
+    up_to: dict[str, list[tuple[float, str]]] = {}
     for (name, record), head in zip(compressors.items(), heads, strict=True):
-        faster = {pair.scale.record.network for pair in ordered if pair.name == name and (pair.gain or 0.0) > 1}
-        reached = [*takewhile(faster.__contains__, networks)]
+        gains = {pair.scale.record.network or "": pair.gain or 0.0 for pair in ordered if pair.name == name}
+        faster = {network for network, gain in gains.items() if gain > 1}
+        *_, last = "", *takewhile(faster.__contains__, networks)
         text = title_of(head) if heads.count(head) == 1 else in_words(name, record)
-        up_to.setdefault(reached[-1] if reached else "", []).append(text)
-    titles = {network: f"up to {link_title(network)}" for network in networks[::-1]} | {"": "on no network"}
-    titles[networks[-1]] += ", the fastest tested network"
-    shares = [f"{several(up_to[network])} {title}" for network, title in titles.items() if network in up_to]
+        up_to.setdefault(last, []).append((gains.get(last, 0.0), text))
+    clauses = list[str]()
+    for network in (network for network in networks[::-1] if network in up_to):
+        (gain, best), *others = sorted(up_to[network], reverse=True)
+        there = [
+            f"{digits(gain)} times as fast there with {best}",
+            *(f"{digits(x)} with {name}" for x, name in others),
+        ]
+        fastest = ", the fastest simulated network" if network == networks[-1] else ""
+        clauses.append(f"up to {link_title(network)}{fastest}: {listed(there)}")
+    if "" in up_to:
+        clauses.append(f"on no network with {listed([name for _, name in up_to['']])}")
     place = where(ordered[0].scale.record.but(network=None))
-    return f"Compression makes steps faster with {', with '.join(shares)}{place}."
+    return f"Compression makes steps faster {'; '.join(clauses)}{place}."
 
 
 FIDELITY_NOTE: Final = (

@@ -205,9 +205,9 @@ SHARDED: Final = View(
     "training",
     lambda findings: findings.once(_sharded),
     [
-        (Record.bytes_sent_per_rank, "sends"),
         (Record.memory_bytes_per_rank, "needs"),
-        (Record.step_seconds, "time"),
+        (Record.bytes_sent_per_rank, "sends"),
+        (Record.step_seconds, "saves"),
     ],
     against=lambda side, _: side.record.strategy == "synchronous",
     subject=lambda _, side, __: title_of(side.record.strategy, side.record.system or ""),
@@ -216,8 +216,8 @@ SHARDED: Final = View(
 
 
 def sharding_answer(findings: Findings) -> Answer | None:
-    """Return bytes, memory and step of sharded methods / synchronous training, on most ranks."""
-    return SHARDED.whole_answer(findings)
+    """Return memory, bytes and step of sharded methods / synchronous training, on most ranks."""
+    return SHARDED.answer(findings)
 
 
 SHARDING: Final = Declaration(
@@ -246,9 +246,9 @@ class Cost(NamedTuple):
     @property
     def words(self) -> str:
         """By how much the program is slower."""
-        if self.judged.reason == "one launch":
-            return f"{longer(self.judged.size.value)} in one launch, which decides nothing,"
-        return "no measurably longer time" if self.is_noise else longer(*self.judged.size)
+        if self.is_noise and self.judged.reason != "one launch":
+            return "no measurably longer"
+        return longer(*self.judged.size)
 
 
 def measured_costs(findings: Findings) -> list[Cost]:
@@ -345,11 +345,13 @@ def costs_answer(findings: Findings) -> Answer | None:
     told, details = [], list[str]()
     if exchanges:
         worst = max(exchanges, key=lambda cost: cost.judged.size.value)
-        most = "at most " if len(exchanges) > 1 and not worst.is_noise else ""
-        told.append(f"an exchange through hpcdl takes {most}{worst.words} than with mpi4py alone")
+        place = "at worst, " if len(exchanges) > 1 else ""
+        doubt = ", where one launch decides nothing" if worst.judged.reason == "one launch" else ""
+        size = f"({place}{_name(worst.record)}{doubt})"
+        told.append(f"an exchange takes {worst.words} through hpcdl than with mpi4py alone {size}")
     if traced:
         worst = max(traced, key=lambda cost: cost.judged.size.value)
-        told.append(f"tracing makes a step take {worst.words}")
+        told.append(f"a step takes {worst.words} with tracing")
     if not told:
         return None
     if simulated := [record for record in findings.records if record.simulation_seconds]:
