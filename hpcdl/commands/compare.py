@@ -19,7 +19,7 @@ def arguments(parser: Arguments) -> None:
     run = "a run folder, a folder of --launches, a run.h5, or records, .json.xz; each run is one launch"
     parser.option("baseline BASELINE", run, nargs="+", type=path)
     parser.option("--with CANDIDATE", "the same", nargs="+", type=path, required=True, dest="candidate")
-    parser.option("--min-effect SHARE", "changes up to this are none (default: 3%%)", type=share, default=0.03)
+    parser.option("--min-effect SHARE", "smallest change that counts (default: 3%%)", type=share, default=0.03)
     effect = "if each side is one job: standard deviation between jobs of the same software (default: 2%%)"
     parser.option("--between-jobs SHARE", effect, type=share, default=0.02)
     parser.option("--accept FILE", "TOML file of accepted regressions", type=path)

@@ -28,7 +28,9 @@ def arguments(parser: Arguments) -> None:
     parser.option("runs RUN", effect, nargs="+", type=path)
     effect = "write to a file: .html, .md, .tex, .csv, .json; .svg, .pdf, .png: one figure; .json.xz: records"
     parser.option("-o FILE", effect, dest="output", type=path)
-    parser.option("--figure TITLE", "the figure of -o FILE.svg, .pdf, .png; list: print the titles", default="")
+    parser.option(
+        "--figure TITLE", "title of the figure in -o FILE.svg, .pdf or .png; list: print all titles", default=""
+    )
     parser.option("--table TITLE", "one table; -o FILE.tex: to be input; list: print the titles", default="")
     parser.option("--json", "one JSON document with a record per case")
     effect = "rate of a host's link, such as 200gbit (default: of the NICs that carried the bytes)"

@@ -36,7 +36,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("--nodes N[,N...]", effect, type=_counts, required=True)
     parser.option("--ranks-per-node N", "(default: 1)", type=whole_number, default=1)
     parser.option("--cpus-per-rank N", "cores and threads of a rank", type=whole_number)
-    effect = "GPUs of a node; the nodes check the cases, not this machine"
+    effect = "GPUs per node; then the nodes check the cases, not this machine"
     parser.option("--gpus-per-node N", effect, type=whole_number)
     parser.option("--time LIMIT", "such as 30 (minutes) or 04:00:00 (default: the partition's)", type=_time_limit)
     effect = "a job array of N independent launches, one at a time"

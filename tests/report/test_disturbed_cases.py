@@ -128,7 +128,7 @@ def test_undisturbed_launches_of_a_case_decide(hand):
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)
     (found,) = findings([hand.read()])
-    assert ", ".join(badges(found.records)) == "3 launches, of one case only 2 undisturbed"
+    assert ", ".join(badges(found.records)) == "3 launches, one case has only 2 undisturbed"
 
 
 def all_pairs(hand, counters, slow=1.5, noise=0.0, **fields):

@@ -315,7 +315,8 @@ ONE_STAGE: Final = strategy("without stages", lambda traits: not traits.pipeline
 DENSE: Final = strategy("that compresses nothing", lambda traits: not traits.compresses)
 SHARDED: Final = strategy("that shards state", lambda traits: traits.shards_state)
 HYBRID: Final = Feature(
-    "parts within nodes", lambda case: SHARDED.holds(case) and case.training.in_full.get("ranks_per_node")
+    "the key training.ranks_per_node",
+    lambda case: SHARDED.holds(case) and case.training.in_full.get("ranks_per_node"),
 )
 BUCKETS: Final = Feature(
     "a strategy that sums buckets at the same time",
@@ -358,7 +359,7 @@ OWN_REST: Final = compressor("that holds itself what is not sent", lambda traits
 NO_ZEROS: Final = compressor("that sends no zeros", lambda traits: not traits.sends_zeros)
 MATRICES: Final = compressor("of matrices", lambda traits: traits.whole_tensors)
 NEVER_COMPRESSED: Final = Feature(
-    "as many dense steps",
+    "warmup_steps for the whole training",
     lambda case: case.plan and case.plan.settings.warmup_steps >= (case.planned_steps or inf),
 )
 VECTORS, ENTRIES, MESSAGES = (_product(kind) for kind in ("vectors", "entries", "messages"))
@@ -445,7 +446,13 @@ ROWS: Final = (
         for key, feature in {"compression": COMPRESSION, "mesh": MODEL, "dtype": FLOAT16}.items()
     ),
     Row("training", UPDATING, NO_HALVES, "the server sums and broadcasts", "choose a tree, chain or server"),
-    Row("aggregation", NO_PARTS, SHARDED, "each rank gets the sum of its part", "choose ring or halving_doubling"),
+    Row(
+        "aggregation",
+        NO_PARTS,
+        SHARDED,
+        "each rank needs the sum of its part only",
+        "choose ring or halving_doubling",
+    ),
     Row("aggregation", NATIVE, HYBRID, ORDER, ANOTHER),
     Row("aggregation", ONE_HOST, HOSTS, "its ranks share memory", f"raise ranks_per_host, or {ANOTHER}"),
     Row("aggregation", COMPOSITE, BUCKETS, ORDER, ANOTHER),
@@ -456,7 +463,7 @@ ROWS: Final = (
     Row("compression", HOST_COMPRESSOR, DEVICE, "it computes in the host's memory"),
     Row("compression", PAIRS, DEVICE, "they are compressed on the host only", "choose a strategy that sums"),
     Row("compression", COMPRESSION, FLOAT16, "scaled gradients may overflow, and cannot be sent", "use bfloat16"),
-    Row("compression", OWN_MOMENTUM, MOMENTUM, "there would be two", "the optimizer's must be 0"),
+    Row("compression", OWN_MOMENTUM, MOMENTUM, "there would be two momenta", "set that of the optimizer to 0"),
     Row("compression", COMPRESSION, SUMS_NOTHING, "it exchanges nothing", "choose one that sums"),
     Row("compression", COMPRESSION, NEVER_COMPRESSED, "it compresses nothing", "lower warmup_steps"),
     Row("compression", VECTORS, OTHER_PRODUCT, "it exchanges no vectors"),
@@ -473,7 +480,7 @@ ROWS: Final = (
         "trace",
         ALTERNATING,
         SIMULATED,
-        "a simulated step takes no longer when it is traced",
+        "it compares steps with and without a trace, which take equally long there",
         "use events or steps",
     ),
     *(

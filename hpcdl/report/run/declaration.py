@@ -72,7 +72,7 @@ def badges(records: Sequence[Record]) -> list[str]:
         kept = min(record.launches for record in measured)
         launches = min(record.launches + record.launches_left_out for record in measured)
         words.append("1 launch" if launches == 1 else f"{launches} launches")
-        words += [f"of one case only {kept} undisturbed"] if kept < launches else []
+        words += [f"one case has only {kept} undisturbed"] if kept < launches else []
         marks = {mark for record in measured for mark in record.marks}
         words += [word for mark, word in FLAGS.items() if mark in marks]
     if learned := [record for record in records if record.final_accuracy is not None]:

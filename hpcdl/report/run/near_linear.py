@@ -143,9 +143,10 @@ def _not_near_linear(name: str, methods: Sequence[Method], best: Method) -> tupl
     fastest, least = max(known, key=lambda scale: scale.median(Record.speedup) or 0.0), best.beyond[0]
     slower = fastest.record.ranks < max(end.record.ranks for end in ends)
     below = least.near_linear is False and least.record.ranks < best.beyond[-1].record.ranks
-    text = f"{name} is not near-linear on {_ranks(best.scales[-1].record)}"
-    text += f", nor on {least.record.ranks}" if below and not slower else ""
-    value = _efficiency(best.scales[-1])
+    most = _ranks(best.scales[-1].record)
+    place = f" on {most}" if below and not slower else ""
+    text = f"{name} is not near-linear on {_ranks(least.record) if place else most}"
+    value = f"{_efficiency(best.scales[-1])}{place}"
     text += f": its best method has an efficiency of {value}" if len(ends) > 1 else f": efficiency {value}"
     speedup = f"; the largest speedup is {digits(fastest.median(Record.speedup))}, on {fastest.record.ranks}"
     return text + speedup * slower, True

@@ -20,12 +20,13 @@ SIZES: Final = {"below 32 KiB": 1 << 15, "below 2 MiB": 1 << 21, "2 MiB and more
 """Classes of sizes of the whole vector, and their end (bytes)."""
 MEDIAN, NINE_TENTHS, OF_FLOOR = 0.15, 0.4, 1.25
 """Largest errors of a good prediction: their median, or that multiple of the floor, and nine tenths of them."""
+GOOD: Final = "a median of at most 15 % or 1.25 times the floor, and nine tenths within 40 %"
 NOTE: Final = (
     "Measured by others: medians of PICO (github.com/HLC-Lab/pico), one rank a node, host memory. Error: "
     "predicted / measured time - 1, without its sign; the network was fitted to all other jobs. Not predicted: "
-    "jobs with another setting, costs that no other job has, and simulations that are too long. Floor: how far "
-    "two jobs on different days differ, with equal algorithm and size, in measured / fitted time. Good: median at "
-    "most 15 % or 1.25 times the floor, nine tenths within 40 %."
+    "jobs with another setting, costs that no other job has, and simulations that are too long. Floor: median "
+    "difference of (measured / fitted time) between two jobs on different days, with equal algorithm and size. "
+    f"Good: {GOOD}."
 )
 
 
@@ -188,14 +189,14 @@ def answer(findings: Findings) -> Answer | None:
     left = sum(len(cell.measured) for cell in by) - len(off)
     predictable = [cell for cell in cells() if cell.errors]
     good = sum(cell.is_good for cell in predictable)
-    within = f"within {percent(quantiles(off)[1])}; {left} times are not predicted"
+    most = f"of at most {percent(quantiles(off)[1])}; {left} measured times have no prediction"
     errors_of = [f"{percent(quantiles(cell.errors)[0])} on {link_title(cell.machine)}" for cell in by]
     floor_of = [f"{percent(cell.floor)} on {link_title(cell.machine)}" for cell in by if cell.jobs]
     lines = [
-        f"For a job that is left out, predictions are off in the median by {listed(errors_of)}.",
-        f"Nine tenths of {plural(len(off), 'prediction')} are {within}.",
+        f"A network that is fitted to the other jobs predicts a job with a median error of {listed(errors_of)}.",
+        f"Of {plural(len(off), 'prediction')} nine tenths have an error {most}.",
         f"Two jobs on different days differ in the median by {listed(floor_of)}.",
-        f"{good} of {len(predictable)} classes of collectives and sizes are within the limits.",
+        f"In {good} of {len(predictable)} classes of collectives and sizes the predictions are good: {GOOD}.",
     ]
     for preset, machine in PRESETS.items():
         if known := [each.value for each in found if each.record.network == preset]:

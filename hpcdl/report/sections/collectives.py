@@ -14,6 +14,7 @@ from hpcdl.report.formats.cells import (
     NONE,
     bounded,
     digits,
+    listed,
     percent,
     plural,
     rate,
@@ -260,6 +261,8 @@ NEARLY: Final = 1.1
 """Largest multiple of the fastest scheme's time at which a scheme is nearly as fast."""
 EQUAL: Final = 1.01
 """Largest multiple of a simulated time that counts as equal."""
+MOST: Final = 3
+"""Names of equally fast schemes in a sentence."""
 FAR: Final = 10.0
 """Multiple of the best scheme's longest time beyond which a scheme is not drawn."""
 WORST_NOTE: Final = (
@@ -321,15 +324,20 @@ def contention_answer(findings: Findings) -> Answer | None:
         best, times = next(iter(schemes.items()))
         worst = _worst(times, fastest)
         where = f"{collective_name(collective or '')} of {volume(message)}, {link_title(network or '')}"
-        verdict = f"no scheme is fast on every topology; the least slow one is {title_of(best)}, with"
-        verdict = verdict if worst > NEARLY else f"{title_of(best)} is fast on every topology, with"
-        ratio = f"at most {digits(worst)} times the time of the fastest scheme"
-        lines.append(f"On {plural(ranks, 'rank')} {verdict} {ratio} ({where}).")
+        all_of = f"on all of {len(fastest)} topologies"
+        verdict = f"{title_of(best)} is nearly the fastest {all_of}"
+        if worst > NEARLY:
+            verdict = f"no scheme is nearly the fastest {all_of}; {title_of(best)} comes closest"
+        lines.append(
+            f"On {plural(ranks, 'rank')} {verdict}, with at most {digits(worst)} times the fastest time ({where})."
+        )
         winners: dict[str, list[str]] = {}
         for name, time in fastest.items():
             equal = [scheme for scheme, times in schemes.items() if times.get(name, math.inf) <= EQUAL * time]
-            winners.setdefault(several(sorted(map(title_of, equal))), []).append(title_of(name))
-        lines += [f"Fastest on {', '.join(names)}: {winner}." for winner, names in winners.items()]
+            named = sorted(map(title_of, equal))
+            of = f"{len(equal)} of {len(schemes)} schemes, such as " if len(equal) > MOST else ""
+            winners.setdefault(f"{of}{listed(named[:MOST])}", []).append(title_of(name))
+        lines += [f"Fastest on {listed(names)}: {winner}." for winner, names in winners.items()]
     return Answer(lines[0], lines[1:]) if lines else None
 
 

@@ -90,7 +90,7 @@ def random_pairs_answer(case: Measured) -> str:
     shown = bounded(*pair_rate(case), rate)
     what = f"While all {plural(case.record.ranks, 'rank')} exchange {volume(_size(case))}"
     least = least_share((share for _, share in shares_under_load(case)), CONSPICUOUS)
-    none = f"no host has less than {percent(least)} of it" if least else "no slow host could be named"
+    none = f"each host has at least {percent(least)} of it" if least else "no slow host could be named"
     others = (
         " and ".join(f"{name} has {percent(share.value)} of it" for name, share in slow_under_load(case)) or none
     )
@@ -119,8 +119,9 @@ def messages_per_second(case: Measured) -> Interval:
 
 def message_rate_answer(case: Measured) -> str:
     """Return the messages a second, the smallest messages first."""
+    count = bounded(*messages_per_second(case), lambda number: f"{float(f'{number:.3g}'):,.0f}")
     return (
-        f"{plural(case.record.ranks // 2, 'pair')} of ranks deliver {bounded(*messages_per_second(case))} "
+        f"{plural(case.record.ranks // 2, 'pair')} of ranks deliver {count} "
         f"messages of {volume(_size(case))} per second, {case.record.spec.window} under way at a time."
     )
 
