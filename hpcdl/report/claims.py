@@ -37,20 +37,20 @@ MARKED: Final = {
     ABSENT: "? no run",
 }
 """Verdicts in a table."""
-HEADER: Final = ("claim", "kind", "verdict", "number", "limit, whose", "n", "refuted if", "report", "earlier")
+HEADER: Final = ("claim", "kind", "verdict", "number", "limit, and why", "n", "refuted if", "report", "earlier")
 NOTE: Final = (
-    "The registry fixed sentences, limits, tasks and n before the runs (`hpcdl/papers/registry.md`). Computed: "
-    "ranks with a core each. Messages: ranks that sleep, which decide statements about messages and waiting "
-    "only. Trained: in virtual time, which decides no seconds. Others: times that others measured, job by job. "
-    "A part is confirmed if the interval of each of its numbers keeps the limit, and refuted if all of one, at "
-    "the error by the number of numbers, is beyond it. Intervals: Student's t, 97.5 % a look of trainings, "
-    "which are paired by seed, 95 % of launches; shares have exact bounds. A training that diverged has 10 % "
+    "The claims were registered before the runs: `hpcdl/papers/registry.md` has each sentence, task, limit, and "
+    "number of seeds or launches; a limit that the source does not state is chosen there. Kinds: computed, on "
+    "ranks with a core each; messages, of ranks that sleep, which decide statements about messages and waiting "
+    "only; trained in virtual time, which decides no seconds; times that others measured, job by job. A claim may "
+    "have several numbers. It is confirmed if the interval of each number lies within its limit, and refuted if "
+    "the whole interval of one number lies beyond it; of k numbers this interval has a k-th of the error. "
+    "Intervals are Student's t: 95 % of launches; 97.5 % of trainings, which are paired by seed and may be "
+    "looked at twice, after 5 and after 10 seeds; shares have exact bounds. A training that diverged has 10 % "
     "accuracy and needs infinitely many epochs: then seeds vote, and 5 of 5, 9 of 10 or 10 of 12 decide. Of "
     "about 80 verdicts up to one in twenty may be wrong by chance."
 )
-MAKE: Final = (
-    "`python reports/make.py measure FOLDER NAME` makes the runs whose names it is given; there is none of"
-)
+MAKE: Final = "Missing runs, which `python reports/make.py measure FOLDER NAME` makes"
 STANDS: Final = "stands"
 """What changed later in a row of the history of claims: nothing."""
 EARLIER: Final = (
@@ -130,7 +130,7 @@ def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Sect
         header = ("claim", "verdict", "number", "limit")
         return Section(source.title, tables=[Table("", header, rows, 2, answers=["number", "limit"])])
     rows = [row for decision in decisions for row in _rows(decision)]
-    table = Table("", HEADER, rows, 3, answers=["number", "limit, whose"])
+    table = Table("", HEADER, rows, 3, answers=["number", "limit, and why"])
     return Section(source.title, [f"{source.source}. {summary(decisions).sentence}"], tables=[table])
 
 
@@ -139,11 +139,12 @@ def _named(decision: Decision) -> str:
 
 
 def _rows(decision: Decision) -> list[Row]:
-    """Return rows of :data:`HEADER`: of the part with the number that decides, and of each of several numbers."""
+    """Return rows of :data:`HEADER`: of the part with the number that decides, and below of each of several."""
     claim, found = decision.claim, decision.found
     text = f"{_named(decision)} ({claim.place})"
     text += "".join(f": {one.clause.text.replace('{}', '...')}" for one in found if len(found) == 1)
-    rows = [(f"- {one.sentence}", *_cells(decision, one)[:-1], NONE) for one in found] if len(found) > 1 else []
+    several = [one for one in found if one.used] if len(found) > 1 else []
+    rows = [(f"- {one.sentence}", "", *_cells(decision, one)[1:3], "", "", "", "", "") for one in several]
     whole = _cells(decision, decision.deciding)
     return [(text, whole[0], MARKED[decision.word], *whole[2:]), *rows]
 
@@ -210,5 +211,5 @@ def _earlier() -> Section:
     for row in (row for row in _history() if row["changed"] != STANDS):
         head = f"{row['id']}, from {row['date']}: {row['clause'].replace('{}', '...')}"
         verdict = f"{row['verdict'] or NONE}, {row['numbers'] or 'on no page'}"
-        points.append(f"{head}. Limit: {row['limit']}. Verdict: {verdict}. Changed then: {row['changed']}.")
+        points.append(f"{head}. Limit: {row['limit']}. Verdict: {verdict}. Changed later: {row['changed']}.")
     return Section("Earlier verdicts", [EARLIER], points=points)

@@ -44,7 +44,7 @@ def test_the_page_shows_them():
     (section,) = [section for section in page.sections if section.title == "Earlier verdicts"]
     for row, _, number, changed in REFUTED:
         assert any(
-            point.startswith(f"{row},") and number in point and f"Changed then: {changed}." in point
+            point.startswith(f"{row},") and number in point and f"Changed later: {changed}." in point
             for point in section.points
         )
 
