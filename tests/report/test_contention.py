@@ -28,5 +28,5 @@ def test_schemes_are_compared_over_topologies(hand, row):
     assert row(page, "ring") == ["ring", "1.00 ms", "3.00 ms", "2.00"]
     assert page.index("| direct") < page.index("| ring")
     (chart,) = contention_charts(*findings([run]))
-    assert (chart.labels, chart.reference) == (["direct", "ring"], pytest.approx(4e-3))
-    assert chart.values == [pytest.approx((2.25e-3, 0.5e-3, 4e-3)), pytest.approx((2e-3, 1e-3, 3e-3))]
+    assert (chart.labels, chart.reference) == (["a direct exchange", "a ring"], 1)
+    assert chart.values == [pytest.approx((7 / 6, 1, 4 / 3)), pytest.approx((1.5, 1, 2))]

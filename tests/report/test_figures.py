@@ -17,7 +17,6 @@ AXES = Axis("ranks", base=2), Axis("time")
 MAIN = {
     "collectives": ("Time over size: allreduce, 4 ranks", {}),
     "near-linear": ("Speedup", {"ideal": 1}),
-    "published": ("Time over ranks: allreduce, 30.4 MB", {}),
     "your-network": ("Speedup: Llama 3 8B", {"ideal": 1}),
 }
 """Title of each report's figure, and its levels."""
@@ -63,7 +62,20 @@ def test_costs_stand_beside_one():
     assert costs.reference == 1 and {label.partition(":")[0] for label in costs.labels} == {"fabric", "tracing"}
 
 
-def test_curves_have_two_points_the_best_end_first_and_ticks_where_they_were_measured():
+def test_published_figures_stand_beside_one_and_memory_is_in_bytes():
+    """The bars are the range of each paper's figures without fitted ones; ZeRO-3 needs the least memory."""
+    shown = {}
+    for name in ("published", "memory"):
+        run = read_pooled([ROOT / f"reports/data/{name}.json.xz"])
+        shown |= figures([replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())])
+    papers, memory = shown["Simulated / published"], shown["Memory per rank: ResNet-20, adam"]
+    assert papers.reference == 1 and sum(int(label.split()[-2]) for label in papers.labels) == 42
+    assert all(low <= middle <= high for middle, low, high in papers.values)
+    assert memory.labels == ("synchronous", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+    assert list(memory.parts["memory"]) == sorted(memory.parts["memory"], reverse=True)
+
+
+def test_curves_have_two_points_the_most_often_best_first_and_ticks_where_they_were_measured():
     lines = {
         "slow": [Point(4, 9), Point(1, 8)],
         "short": [Point(1, 1), Point(2, 1)],
@@ -72,10 +84,10 @@ def test_curves_have_two_points_the_best_end_first_and_ticks_where_they_were_mea
         "fast": [Point(1, 8), Point(4, 2)],
     }
     (chart,) = curves("", AXES, lines, "", best=LOWEST, references={"ideal": lambda ranks: 8 / ranks})
-    assert [line.name for line in chart.series] == ["native", "fast", "slow", "short", "ideal"]
+    assert [line.name for line in chart.series] == ["native", "fast", "short", "slow", "ideal"]
     assert [line.role for line in chart.series[-2:]] == ["method", "reference"]
     assert (chart.x.ticks, chart.series[-1].points) == ([1, 2, 4], [Point(1, 8), Point(4, 2)])
-    assert [tuple(point[:2]) for point in chart.series[2].points] == [(1, 8), (4, 9)]
+    assert [tuple(point[:2]) for point in chart.series[3].points] == [(1, 8), (4, 9)]
     assert curves("", AXES, {"once": [Point(4, 0)]}, "") == []
 
 

@@ -196,12 +196,21 @@ def _scale(
         if axis.shown is seconds and limits[1] > 120:  # from two minutes on, ticks are at whole minutes
             drawn.set_major_locator(ticker.MultipleLocator(60 * math.ceil((limits[1] - limits[0]) / 60 / TICKS)))
     if axis.ticks:
-        step = -(-len(axis.ticks) // TICKS)
-        drawn.set_major_locator(ticker.FixedLocator(list(axis.ticks)[::-step][::-1]))
+        drawn.set_major_locator(ticker.FixedLocator(_apart(axis.ticks, base)))
         drawn.set_minor_locator(ticker.NullLocator())
     drawn.set_major_formatter(ticker.FuncFormatter(lambda value, _: axis.shown(_whole(value))))
     drawn.set_label_text(label(axis.label))
     set_limits(limits)
+
+
+def _apart(ticks: Sequence[float], base: int) -> list[float]:
+    """Return the ticks with room for a label, from the last one on; ``base`` of a logarithmic scale, or 0."""
+    place = math.log if base else float
+    room, kept = (place(max(ticks)) - place(min(ticks))) / TICKS, list[float]()
+    for tick in sorted(ticks, reverse=True):
+        if not kept or place(kept[-1]) - place(tick) >= 0.9 * room:
+            kept.append(tick)
+    return kept
 
 
 def _limits(values: Sequence[float], base: int) -> tuple[float, float]:

@@ -1,5 +1,6 @@
 """Declaration of a section: its place on the page, its content, and its answer to the suite's question."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
@@ -154,21 +155,31 @@ def curves(
 ) -> list[Lines]:
     """Return a chart of the lines with two points or more, and ticks at these; none without any.
 
-    Lines that go farthest come first, then those with the best value at their end: the highest or the lowest. The
-    MPI library's own scheme precedes all. ``limits``: lines that bound the others; ``references``: lines that were
-    not measured, straight on these axes.
+    Lines that are best, the highest or the lowest, at most places come first, then those that go farthest, then
+    those with the best value at their end. The MPI library's own scheme precedes all. ``limits``: lines that bound
+    the others; ``references``: lines that were not measured, straight on these axes.
     """
     series = [
         Series(name, sorted(points), "baseline" if name in limits else "method")
         for name, points in lines.items()
         if len({point.x for point in points}) > 1
     ]
-    series.sort(key=lambda line: (line.name != "native", -line.points[-1].x, best * line.points[-1].y))
+    firsts = Counter(_first_at(series, best))
+    series.sort(
+        key=lambda line: (line.name != "native", -firsts[line.name], -line.points[-1].x, best * line.points[-1].y)
+    )
     places = sorted({point.x for line in series for point in line.points})
     for name, value in (references or {}).items() if series else ():
         series.append(Series(name, [Point(x, value(x)) for x in (places[0], places[-1])], "reference"))
     across = replace(axes[0], ticks=places)
     return [Lines(title, across, axes[1], series, note)] if series else []
+
+
+def _first_at(series: Iterable[Series], best: int) -> list[str]:
+    """Return the name of the line that alone has the best value, at each place that has one."""
+    at = group_by_key((point.x, (best * point.y, line.name)) for line in series for point in line.points)
+    ordered = map(sorted, at.values())
+    return [first[1] for first, *others in ordered if others and first[0] < others[0][0]]
 
 
 def hundredths(share: Number) -> str:

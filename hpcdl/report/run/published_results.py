@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from statistics import median
 from typing import Final
 
 from hpcdl import registry
@@ -21,7 +22,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.cases.keys.suite_tables import columns_with
 from hpcdl.nn.volumes import volumes
 from hpcdl.report.formats.cells import NONE, digits, plural
-from hpcdl.report.formats.document import Section
+from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import Answer
 from hpcdl.suite import PAPERS
@@ -220,6 +221,21 @@ def answer(papers: Sequence[str], records: Sequence[Record]) -> Answer | None:
     no.sort(key=lambda figure: -abs(figure.error))
     details += [figure.sentence for figure in [*no, *untried[-1:]]]
     return Answer(f"Of {plural(judged, 'published figure')} the simulation reproduces {len(yes)}{rest}.", details)
+
+
+def charts(papers: Sequence[str], records: Sequence[Record]) -> list[Intervals]:
+    """Return simulated / published of each paper: median and range of its figures without fitted ones."""
+    spans = dict[str, tuple[float, float, float]]()
+    for paper in papers:
+        known = [1 + one.error for one in figures(paper, records) if one.verdict in JUDGED]
+        if known:
+            label = f"{paper.replace('_', ' ')}: {plural(len(known), 'figure')}"
+            spans[label] = median(known), min(known), max(known)
+    note = "Median and range of a paper's figures; fitted ones are left out."
+    chart = Intervals(
+        "Simulated / published", [*spans], [*spans.values()], Axis("simulated / published"), 1.0, note
+    )
+    return [chart] if spans else []
 
 
 def section(papers: Sequence[str], records: Sequence[Record]) -> Section:

@@ -7,8 +7,9 @@ import numpy as np
 
 from hpcdl.analysis.network.clusters import DAY, Measurement, Pair, comparable, pairs, predicted
 from hpcdl.analysis.run.record import Record, group_by_key
-from hpcdl.report.formats.cells import digits, listed, percent, plural, seconds, volume, whole
-from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
+from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.report.formats.cells import digits, listed, percent, plural, spread, whole
+from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
@@ -206,25 +207,25 @@ def answer(findings: Findings) -> Answer | None:
     return Answer(lines[0], lines[1:], [each.record for each in found])
 
 
-def charts(findings: Findings) -> list[Lines]:
-    """Return for each machine the allreduce of the size with most jobs over nodes: measured, and predicted."""
+def charts(findings: Findings) -> list[Intervals]:
+    """Return predicted / measured time of each job, with the spread over its times."""
     if "clusters" not in findings.answered_by:
         return []
-    made = []
-    for machine, every in group_by_key((each.machine, each) for each in with_scheme()).items():
-        some = [each for each in every if each.collective == "allreduce" and each.key in predicted()]
-        sizes = [each.message_bytes for each in some]
-        size = max(sizes, key=lambda each: (sizes.count(each), each), default=0)
-        points: dict[str, list[Point]] = {}
-        for each in (each for each in some if each.message_bytes == size):
-            held_out = 1e-9 * predicted()[each.key].held_out_ns
-            points.setdefault(f"{each.scheme}, measured", []).append(Point(each.nodes, each.seconds))
-            points.setdefault(f"{each.scheme}, predicted", []).append(Point(each.nodes, held_out))
-        series = [Series(name, sorted(some, key=lambda point: point.x)) for name, some in points.items()]
-        title = f"Allreduce of {volume(size)} on {link_title(machine)}"
-        axes = Axis("nodes", whole, 2), Axis("time", seconds, 10)
-        made += [Lines(title, *axes, series, "A point for each job, predicted without it.")] if series else []
-    return made
+    known = [each for each in with_scheme() if each.key in predicted()]
+    jobs = group_by_key(((link_title(each.machine), each.job), each) for each in known)
+    rows = list[tuple[str, Interval, str]]()
+    for (machine, job), some in jobs.items():
+        ratios_of = [1e-9 * predicted()[each.key].held_out_ns / each.seconds for each in some]
+        low, middle, high = np.nanpercentile(ratios_of, [10, 50, 90]).tolist()
+        label = f"{machine}, {job[:DAY].replace('_', '-')}, {spread([each.nodes for each in some], whole)} nodes"
+        rows.append((machine, Interval(middle, low, high), label))
+    _, values, labels = zip(*sorted(rows), strict=True)
+    note = "Median of a job's times, predicted by a network that is fitted to the other jobs; bars: eight tenths."
+    return [
+        Intervals(
+            "Predicted / measured time by job", labels, values, Axis("predicted / measured", base=2), 1.0, note
+        )
+    ]
 
 
 SECTION: Final = Declaration(18, page, rows=60, answer=answer, figures=(charts,))

@@ -263,7 +263,7 @@ EQUAL: Final = 1.01
 MOST: Final = 3
 """Names of equally fast schemes in a sentence."""
 FAR: Final = 10.0
-"""Multiple of the best scheme's longest time beyond which a scheme is not drawn."""
+"""Multiple of the fastest time from which on a scheme is not drawn."""
 WORST_NOTE: Final = (
     "Worst: largest value, over the topologies, of the scheme's time / the time of the fastest scheme."
 )
@@ -341,16 +341,17 @@ def contention_answer(findings: Findings) -> Answer | None:
 
 
 def contention_charts(findings: Findings) -> list[Intervals]:
-    """Return the range of each scheme over the topologies."""
+    """Return time / fastest time of each scheme, as a range over the topologies."""
     made = []
-    for what, schemes, _ in _on_topologies(findings):
-        best = next(iter(schemes))
-        spans = {name: (median(t.values()), min(t.values()), max(t.values())) for name, t in schemes.items()}
-        limit = spans[best][2]
-        near = {name: span for name, span in spans.items() if span[2] < FAR * limit}
-        note = f"Median and range. Dashed: longest time of {best}. Not drawn: schemes {FAR:g} times as slow."
-        title, axis = f"Times over topologies: {_named(what)}", Axis("time", seconds)
-        made.append(Intervals(title, list(near), list(near.values()), axis, limit, note))
+    for what, schemes, fastest in _on_topologies(findings):
+        spans = dict[str, tuple[float, float, float]]()
+        for name, times in schemes.items():
+            ratios = [times.get(topology, math.inf) / time for topology, time in fastest.items()]
+            if max(ratios) < FAR:
+                spans[title_of(name)] = median(ratios), min(ratios), max(ratios)
+        note = f"Median and range over the topologies. Not drawn: schemes that take {FAR:g} times as long on one."
+        title, axis = f"Time / fastest time over topologies: {_named(what)}", Axis("time / fastest")
+        made.append(Intervals(title, list(spans), list(spans.values()), axis, 1.0, note))
     return made
 
 

@@ -26,6 +26,7 @@ PUBLISHED: Final = Declaration(
     20,
     lambda findings: published_results.section(findings.papers, findings.records),
     answer=published_answer,
+    figures=(lambda findings: published_results.charts(findings.papers, findings.records),),
     name="published",
 )
 

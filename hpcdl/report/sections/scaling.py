@@ -196,8 +196,11 @@ def _base(row: Row) -> str:
 
 
 def charts(findings: Findings) -> list[Lines]:
-    """Return the speedup over ranks, the most ranks first; problems with one method each share a chart."""
-    made, single, names = list[Lines](), dict[str, list[Point]](), findings.settings
+    """Return the speedup of several methods of a problem over ranks, then the efficiency of each problem's best.
+
+    A best method has the highest efficiency on its problem's most ranks. The most ranks come first.
+    """
+    made, bests, names = list[Lines](), dict[str, list[Point]](), findings.settings
     for methods in findings.problems:
         record, compared = methods[0].record, [method for method in methods if method.is_compared]
         words = legend([(method.name, method.record) for method in compared])
@@ -208,9 +211,21 @@ def charts(findings: Findings) -> list[Lines]:
         if len(lines) > 1:
             title = ": ".join(filter(None, ("Speedup", names.name(record))))
             made += _speedup(title, lines, names.further(record))
-        else:
-            single |= {names.name(record) or name: points for name, points in lines.items()}
-    return sorted([*made, *_speedup("Speedup", single)], key=lambda chart: -max(chart.x.ticks))
+        ends = [(points[-1].x, points[-1].y, name) for name, points in lines.items() if points]
+        if ends:
+            name = max(ends)[-1]
+            bests[names.name(record) or name] = [
+                Point(x, y / x, low and low / x, high and high / x) for x, y, low, high in lines[name]
+            ]
+    if len(bests) > 1 or not made:
+        made += _efficiency_chart(bests)
+    return sorted(made, key=lambda chart: -max(chart.x.ticks))
+
+
+def _efficiency_chart(lines: Mapping[str, Sequence[Point]]) -> list[Lines]:
+    note = f"Best method on most ranks. Bars are 95 % intervals. Near-linear: at least {NEAR_LINEAR:g}."
+    axes = Axis("ranks", whole, 2), Axis("efficiency", digits)
+    return curves("Efficiency", axes, lines, note, references={"near-linear": lambda _: NEAR_LINEAR})
 
 
 def _speedup(title: str, lines: Mapping[str, Sequence[Point]], settings: str = "") -> list[Lines]:

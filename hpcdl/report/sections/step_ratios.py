@@ -13,7 +13,7 @@ from hpcdl.analysis.run.record import ANY, Record, group_by_key, judge_methods
 from hpcdl.analysis.statistics import judging
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import NONE, digits, interval, longer, plural, rate, seconds, sentence, volume
-from hpcdl.report.formats.document import Axis, Intervals, Section
+from hpcdl.report.formats.document import Axis, Bars, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import METHOD, RANKS, Answer, Declaration, median, one_table, per_setting
 from hpcdl.report.run.findings import Findings
@@ -219,10 +219,25 @@ def sharding_answer(findings: Findings) -> Answer | None:
     return SHARDED.answer(findings)
 
 
+def memory_charts(findings: Findings) -> list[Bars]:
+    """Return the memory of each method whose problem has sharded ones, the most first."""
+    made = []
+    for methods in findings.problems:
+        known = [(row, row.scale.median(Record.memory_bytes_per_rank)) for row in _sharding(methods)]
+        bars = sorted(((row.name, size) for row, size in known if size), key=lambda bar: -bar[1])
+        if bars:
+            names, sizes = zip(*bars, strict=True)
+            title = ": ".join(filter(None, ("Memory per rank", findings.settings.name(methods[0].record))))
+            note = "Parameters, gradients and optimizer state on the rank with most."
+            made.append(Bars(title, names, {"memory": sizes}, Axis("bytes", volume), note))
+    return made
+
+
 SHARDING: Final = Declaration(
     88,
     lambda findings: per_setting(findings, "Sharding", COLUMNS, _sharding, NOTE, "most ranks first"),
     answer=sharding_answer,
+    figures=(memory_charts,),
     name="sharding",
 )
 
