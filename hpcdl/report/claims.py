@@ -96,11 +96,13 @@ def summary(decisions: Sequence[Decision]) -> Verdict:
     """Return how many parts are decided."""
     words = [decision.word for decision in decisions]
     absent = words.count(ABSENT)
-    counts = {name: str(words.count(word)) for name, word in {"yes": YES, "no": NO, "open": OPEN}.items()}
+    verdicts = {"yes": YES, "no": NO, "open": OPEN, "absent": ABSENT}
+    counts = {name: str(words.count(word)) for name, word in verdicts.items()}
+    decided = {YES, NO} & {*words}
     return Verdict(
         topic="claims",
-        word="decided" if {YES, NO} & {*words} else "nothing decided",
-        remedy=f"There is no run for {plural(absent, 'claim')}." if absent else "",
+        word="decided" if decided else "nothing decided",
+        remedy="" if decided or not absent else f"There is no run for {plural(absent, 'claim')}.",
         facts={"claims": plural(len(words), "claim"), **counts},
     )
 
