@@ -75,6 +75,8 @@ GPU_PATH = (
 CHANGED = "## Changed since it was measured"
 CLUSTERS = HERE / "clusters"
 """Records of real clusters, CLUSTER/REPORT.json.xz: a report shows them after those of its own machine."""
+WHOLE = ("report.html", "the whole report")
+"""A file of a run folder, as tables name it, and its name here."""
 ROWS = 12
 """Rows of a page's table, at most."""
 CLUSTER_ROWS = 6
@@ -97,8 +99,9 @@ table, and the command that measures it again. The words of the answers:
 - Simulated: computed with a model of the network; no such machine was used. Trained in virtual time: gradients are
   real, times are simulated.
 
-`make reports` renders these pages from [`data`](data), and `make measurements` measures all of them again. To see
-all tables and figures of a report: `hpcdl report reports/data/NAME.json.xz -o page.html`.
+`make reports` renders these pages from [`data`](data), and `make measurements` measures all of them again. A page
+has the main figure, and the rows that answer. The whole report has all: `hpcdl report reports/data/NAME.json.xz -o
+page.html`.
 """
 GROUPS = (
     *("Start here", "Interconnect", "Scaling", "Large batches", "Methods of training", "Compression"),
@@ -678,7 +681,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     from hpcdl.report.formats.writers import markdown as written
 
     found, _, (head, main, *others) = page_of(report, report.data, ROWS)
-    text = written([Document(found.question, [head, replace(main, paragraphs=[])])])
+    text = written([Document(found.question, [head, replace(main, paragraphs=[])])]).replace(*WHOLE)
     chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_bytes(standalone(chart, "svg"))
@@ -691,7 +694,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     ]
     lines = text.rstrip().splitlines()
     lines += [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
-    lines += written([Document("", others)]).strip().splitlines()[1:] if others else []
+    lines += written([Document("", others)]).replace(*WHOLE).strip().splitlines()[1:] if others else []
     if claims := claims_of(report, found):
         lines += ["", "## Claims of the sources", "", *(f"- {markdown(claim)}" for claim in claims)]
     return found.question, head.paragraphs[0], how(found), lines
