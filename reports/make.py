@@ -75,8 +75,6 @@ GPU_PATH = (
 CHANGED = "## Changed since it was measured"
 CLUSTERS = HERE / "clusters"
 """Records of real clusters, CLUSTER/REPORT.json.xz: a report shows them after those of its own machine."""
-WHOLE = ("report.html", "the whole report")
-"""A file of a run folder, as tables name it, and its name here."""
 ROWS = 12
 """Rows of a page's table, at most."""
 CLUSTER_ROWS = 6
@@ -681,7 +679,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     from hpcdl.report.formats.writers import markdown as written
 
     found, _, (head, main, *others) = page_of(report, report.data, ROWS)
-    text = written([Document(found.question, [head, replace(main, paragraphs=[])])]).replace(*WHOLE)
+    text = whole(written([Document(found.question, [head, replace(main, paragraphs=[])])]))
     chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_bytes(standalone(chart, "svg"))
@@ -694,10 +692,15 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     ]
     lines = text.rstrip().splitlines()
     lines += [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
-    lines += written([Document("", others)]).replace(*WHOLE).strip().splitlines()[1:] if others else []
+    lines += whole(written([Document("", others)])).strip().splitlines()[1:] if others else []
     if claims := claims_of(report, found):
         lines += ["", "## Claims of the sources", "", *(f"- {markdown(claim)}" for claim in claims)]
     return found.question, head.paragraphs[0], how(found), lines
+
+
+def whole(text: str) -> str:
+    """Return a text that calls the page of a run folder, which the tree does not have, by a name."""
+    return text.replace("report.html also", "The whole report also").replace("report.html", "the whole report")
 
 
 def agree(other: Path) -> int:
