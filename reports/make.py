@@ -679,7 +679,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     from hpcdl.report.formats.writers import markdown as written
 
     found, _, (head, main, *others) = page_of(report, report.data, ROWS)
-    text = whole(written([Document(found.question, [head, replace(main, paragraphs=[])])]))
+    text = in_the_tree(written([Document(found.question, [head, replace(main, paragraphs=[])])]))
     chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_bytes(standalone(chart, "svg"))
@@ -692,13 +692,13 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     ]
     lines = text.rstrip().splitlines()
     lines += [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
-    lines += whole(written([Document("", others)])).strip().splitlines()[1:] if others else []
+    lines += in_the_tree(written([Document("", others)])).strip().splitlines()[1:] if others else []
     if claims := claims_of(report, found):
         lines += ["", "## Claims of the sources", "", *(f"- {markdown(claim)}" for claim in claims)]
     return found.question, head.paragraphs[0], how(found), lines
 
 
-def whole(text: str) -> str:
+def in_the_tree(text: str) -> str:
     """Return a text that calls the page of a run folder, which the tree does not have, by a name."""
     return text.replace("report.html also", "The whole report also").replace("report.html", "the whole report")
 
