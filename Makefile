@@ -21,8 +21,8 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
-# files with tests that are skipped, by name, without Chromium, SimGrid, PyTorch, NVRTC, Fashion-MNIST, or ip and tc
-OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_binary_files.py fabric/test_flows_by_simgrid.py \
+# files with tests that are skipped, by name, without Chromium, PyTorch, NVRTC, Fashion-MNIST, or ip and tc
+OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_binary_files.py \
   gpu/test_compile.py models/test_against_torch.py nn/test_kernels_against_torch.py optim/test_optimizers.py \
   report/test_browser.py testbed)
 

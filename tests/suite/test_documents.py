@@ -352,7 +352,7 @@ def test_a_number_without_a_report_is_found():
 def test_files_with_tests_of_optional_parts_are_in_the_makefiles_list():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     listed = re.search(r"OPTIONAL := \$\(addprefix tests/,(.*?)\)\n", makefile, re.DOTALL)[1]
-    needs = re.compile(r'importorskip\("(torch|models)|(Chromium|SimGrid|NVRTC|fashion-mnist) is not installed')
+    needs = re.compile(r'importorskip\("(torch|models)|(Chromium|NVRTC|fashion-mnist) is not installed')
     tests = ROOT / "tests"
     files = [path for path in tests.rglob("test_*.py") if path != Path(__file__)]
     needing = {path.relative_to(tests) for path in files if needs.search(path.read_text(encoding="utf-8"))}
