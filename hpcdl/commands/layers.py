@@ -66,7 +66,7 @@ def _page(source: str, layers: Sequence[SizedLayer]) -> Document:
     from hpcdl.report.formats.cells import digits, listed, plural
     from hpcdl.report.formats.document import Document, Section
     from hpcdl.report.formats.tables import Table
-    from hpcdl.report.run.literature import network_name
+    from hpcdl.report.run.names import network_name
 
     weights, outputs, flop, intensity, time = _sizes(layers)
     parameters = f"{sum(layer.parameters for layer in layers):,}"

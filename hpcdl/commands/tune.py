@@ -277,7 +277,7 @@ def _row(base: dict[int, Launch], gains: Mapping[tuple[str, str], Interval]) -> 
 
 def _answer(rows: list[JsonObject]) -> str:
     """Return in how many rows the second run confirms a gain, and the largest one."""
-    from hpcdl.report.run.literature import title_of
+    from hpcdl.report.run.names import title_of
 
     gains = [gain for row in rows for gain in row["gains"].values() if gain["confirmed"]]
     if not gains:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.method_names import several
+from hpcdl.report.run.names import several
 from hpcdl.report.sections import batches
 
 CRITICAL, LEAST = 128, 40

@@ -11,8 +11,7 @@ from hpcdl.fabric.pairs import rounds
 from hpcdl.report.render import render
 from hpcdl.report.run.declaration import badges
 from hpcdl.report.run.findings import findings
-from hpcdl.report.sections.links import LINKS
-from hpcdl.report.sections.nodes import NODES
+from hpcdl.report.sections.links import LINKS, NODES
 
 SECOND = 10**9
 

@@ -8,8 +8,7 @@ from hpcdl.analysis.run.record import Record
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import problems, settings
-from hpcdl.report.run.literature import in_words
-from hpcdl.report.run.method_names import Names, several
+from hpcdl.report.run.names import Names, in_words, several
 from hpcdl.report.sections.accuracy import best_answer, courses
 
 MOMENTUM = "sgd(momentum=0.9)"

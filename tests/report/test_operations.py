@@ -1,7 +1,7 @@
 from hpcdl.fabric.pairs import rounds
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
-from hpcdl.report.run.literature import link_title, title_of
+from hpcdl.report.run.names import link_title, title_of
 from hpcdl.report.run.operations import collective_name
 from hpcdl.report.sections.collectives import page, reached
 

@@ -8,9 +8,8 @@ from conftest import Hand
 from hpcdl.report.contents import document
 from hpcdl.report.formats.verdicts import words
 from hpcdl.report.render import render
-from hpcdl.report.run import near_linear
 from hpcdl.report.run.findings import Findings, findings
-from hpcdl.report.sections import step_ratios
+from hpcdl.report.sections import scaling, step_ratios
 
 from .conftest import steps
 
@@ -215,7 +214,7 @@ def test_problems_of_a_suite_have_a_sentence_each(hand):
         hand.train([[40.0] * 20], model=model, **fields)
         for method, more in (({}, 0), ({"training": "layerwise"}, 1)):
             hand.train([[ms + more] * 20] * 2, model=model, **method, **fields)
-    answer = near_linear.answer(Findings(hand.read(), "run"))
+    answer = scaling.answer(Findings(hand.read(), "run"))
     says = "Simulated LeNet-5 stays near-linear on 2 ranks with synchronous training: efficiency 1.00."
     assert answer.headline == says
     assert answer.details[0].startswith("Simulated VGG-16 stays near-linear on 2 ranks ")
@@ -228,6 +227,6 @@ def test_one_network_of_several_that_is_near_linear_is_said_in_one_sentence(hand
     for model, ms in (("lenet5", 20.0), ("nin", 40.0), ("vgg16", 50.0)):
         for ranks, step in ((1, 40.0), (2, ms)):
             hand.train([[step] * 20] * ranks, model=model, network="lan", settings={"network": "lan"})
-    answer = near_linear.answer(Findings(hand.read(), "run"))
+    answer = scaling.answer(Findings(hand.read(), "run"))
     says = "LeNet-5 stays near-linear on 2 ranks with a ring: efficiency 1.00; NiN and VGG-16 do not."
     assert answer.headline == says

@@ -5,7 +5,7 @@ import pytest
 from hpcdl.analysis.run.pooling import pool
 from hpcdl.report.render import cases, render
 from hpcdl.report.run.findings import findings, with_waiting
-from hpcdl.report.sections import nodes, waiting
+from hpcdl.report.sections import links, waiting
 from hpcdl.report.sections.step_parts import step_breakdown
 from hpcdl.trace.recorder import CaseRecord, Recorder, Step
 from hpcdl.trace.schema import merge, packed, read, write_part
@@ -94,7 +94,7 @@ def test_a_late_rank_is_explained_by_its_slow_node(hand):
     hand.case([[20.0] * 5, [20.2] * 5, [25.0] * 5], case="node", kind="node", collective="triad", pattern="alone")
     hand.parts.append(part(hand.folder / "late.h5", (10, 10, 30)))
     (found,) = findings([hand.read({"ranks": [{"hostname": f"host{rank}"} for rank in range(3)]})])
-    headline = nodes.answer(found).headline
+    headline = links.nodes_answer(found).headline
     assert headline.startswith("host2 computes at 80.4 % of")
     assert headline.endswith(" of the other hosts' speed (triad).")
     late = waiting.WAITING.answer(found).headline
@@ -106,5 +106,5 @@ def test_a_late_rank_is_explained_by_its_slow_node(hand):
 def test_links_of_a_slow_node_are_not_slow_only_if_they_were_judged(hand, slow, says):
     hand.case([[20.0] * 5, [20.2] * 5, [25.0] * 5], case="node", kind="node", collective="triad", pattern="alone")
     (found,) = findings([hand.read({"ranks": [{"hostname": f"host{rank}"} for rank in range(3)]})])
-    (line,) = nodes.sentences(found, slow)
+    (line,) = links.slow_host_sentences(found, slow)
     assert line.endswith(f"other hosts' speed (triad){says}.")

@@ -10,7 +10,7 @@ The one rule: each reduction of a run is computed once, at its first use, as a p
 sections and formats draw from it, so that a number is the same in the verdict, in a table and in JSON.
 
 ``grouping.py`` puts records into tables: problem, method, ranks, seed. ``operations.py`` does it for
-collectives. ``method_names.py`` names rows, as briefly as the other rows of a table allow. ``warnings.py``
+collectives. ``names.py`` names rows, as briefly as the other rows of a table allow. ``warnings.py``
 states doubts about the numbers; ``badges`` in ``declaration.py`` the launches and seeds behind an answer.
 ``views.py`` compares cases that differ in one key. ``link_counters.py`` tells what grew on links.
 ``predicted_answers.py`` and ``published_results.py`` speak of times of a model, and of figures of papers.

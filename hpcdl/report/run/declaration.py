@@ -12,7 +12,7 @@ from hpcdl.report.formats.document import Axis, Chart, Lines, Point, Section, Se
 from hpcdl.report.formats.tables import Column, Importance, R_contra, table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale
-from hpcdl.report.run.literature import legend
+from hpcdl.report.run.names import legend
 from hpcdl.trace.quantity import Quantity
 
 EVIDENCE: Final = 8

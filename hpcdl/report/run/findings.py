@@ -21,7 +21,7 @@ from hpcdl.fabric.network import Network
 from hpcdl.prediction.predict import Prediction, document, expect, kept, predict_run
 from hpcdl.report.run import link_counters
 from hpcdl.report.run.grouping import Method, Settings, problems, settings
-from hpcdl.report.run.method_names import run_names
+from hpcdl.report.run.names import run_names
 from hpcdl.report.run.warnings import warnings
 from hpcdl.suite import head, papers
 from hpcdl.trace.run import Run

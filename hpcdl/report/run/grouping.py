@@ -14,8 +14,7 @@ from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key, judge_meth
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import percent, plural
-from hpcdl.report.run.literature import link_title, network_name
-from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.names import Names, link_title, network_name
 from hpcdl.trace.quantity import Quantity
 
 

@@ -12,8 +12,7 @@ from hpcdl.report.formats.cells import bounded, percent, plural, rate, seconds, 
 from hpcdl.report.formats.document import Axis, Lines, Point
 from hpcdl.report.run.declaration import LOWEST, curves
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import link_title, title_of
-from hpcdl.report.run.method_names import scheme_name
+from hpcdl.report.run.names import link_title, scheme_name, title_of
 
 CHECKED: Final = {True: "yes", False: "NO", None: "not checked"}
 """Cell for a result that was right, wrong or not checked."""

@@ -13,8 +13,7 @@ from hpcdl.prediction.predict import Prediction
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import digits, interval, percent, plural, seconds, spread, volume
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.literature import in_words, network_name, title_of
-from hpcdl.report.run.method_names import Names, scheme_name
+from hpcdl.report.run.names import Names, in_words, network_name, scheme_name, title_of
 
 YES, NO, OPEN = "yes", "no", "not decided"
 ANSWERS: Final = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}

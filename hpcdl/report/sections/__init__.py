@@ -18,5 +18,5 @@ the report.
 The one rule: a section that does not apply to a run returns a ``Section`` without content, and None instead of
 an answer. So no caller asks what kind of run it is, and no page has an empty heading.
 
-Open ``nodes.py`` first, a table; then ``batches.py``, which answers, and ``scaling.py`` for all forms.
+Open ``batches.py`` first, a table that answers; then ``scaling.py`` for all forms.
 """

@@ -19,8 +19,7 @@ from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import METHOD, RANKS, STEP, Answer, Declaration, hundredths, one_table, over_cost
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, changes_of_accuracy, in_points, rows
-from hpcdl.report.run.literature import MAX_LOSS, capital, in_words, points_in_words, title_of, where
-from hpcdl.report.run.method_names import Names, several
+from hpcdl.report.run.names import MAX_LOSS, Names, capital, in_words, points_in_words, several, title_of, where
 from hpcdl.report.run.warnings import diverged
 from hpcdl.trace.quantity import Quantity
 

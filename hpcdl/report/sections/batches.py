@@ -16,8 +16,7 @@ from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import LOWEST, METHOD, Answer, Declaration, curves, median, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Row, Scale, changes_of_accuracy
-from hpcdl.report.run.literature import capital, in_words, points_in_words, where
-from hpcdl.report.run.method_names import Names, several
+from hpcdl.report.run.names import Names, capital, in_words, points_in_words, several, where
 
 HALF: Final = 0.5
 """Efficiency in steps at the critical batch (McCandlish et al. 2018, equation 5.1)."""

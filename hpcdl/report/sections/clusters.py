@@ -12,7 +12,7 @@ from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import link_title
+from hpcdl.report.run.names import link_title
 
 PRESETS: Final = {"infiniband-hdr": "leonardo", "slingshot-11": "lumi"}
 """Presets from data sheets, and the machine with such ports."""

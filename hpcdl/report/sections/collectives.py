@@ -25,8 +25,7 @@ from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration, bounds, value
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import link_title, title_of
-from hpcdl.report.run.method_names import scheme_name, several
+from hpcdl.report.run.names import link_title, scheme_name, several, title_of
 from hpcdl.report.run.operations import (
     CHECKED,
     LIBRARY,

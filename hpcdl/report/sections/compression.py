@@ -32,8 +32,17 @@ from hpcdl.report.run.declaration import (
 )
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, changes_of_accuracy, in_points, rows
-from hpcdl.report.run.literature import COMMA, MAX_LOSS, in_words, link_title, points_in_words, title_of, where
-from hpcdl.report.run.method_names import scheme_name, several
+from hpcdl.report.run.names import (
+    COMMA,
+    MAX_LOSS,
+    in_words,
+    link_title,
+    points_in_words,
+    scheme_name,
+    several,
+    title_of,
+    where,
+)
 from hpcdl.trace.quantities import QUANTITIES
 
 WON: Final = 1.05

@@ -24,8 +24,7 @@ from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import ABSENT
-from hpcdl.report.run.literature import capital, in_words, link_title, slowed, title_of
-from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.names import Names, capital, in_words, link_title, slowed, title_of
 from hpcdl.report.run.views import DOUBTS, TIMES, Pair, Side, configurations, judged, value_of, without
 from hpcdl.suite import Suite, head
 from hpcdl.trace.quantities import CommonNumbers, OperationNumbers, TrainingNumbers

@@ -16,8 +16,17 @@ from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run.declaration import Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import COMMA, capital, in_words, link_title, network_name, slowed, title_of
-from hpcdl.report.run.method_names import Names, several
+from hpcdl.report.run.names import (
+    COMMA,
+    Names,
+    capital,
+    in_words,
+    link_title,
+    network_name,
+    several,
+    slowed,
+    title_of,
+)
 
 VERDICTS: Final = {"undecided": "others may be first", "not decided": "too few seeds"}
 """Verdicts that the table states in other words."""

@@ -17,7 +17,7 @@ from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import predicted_answers, published_results
 from hpcdl.report.run.declaration import Declaration, value
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.method_names import Names, scheme_name
+from hpcdl.report.run.names import Names, scheme_name
 from hpcdl.trace.files import JsonObject
 
 NOTE: Final = (

@@ -13,8 +13,7 @@ from hpcdl.report.formats.tables import Table
 from hpcdl.report.run import published_results
 from hpcdl.report.run.declaration import Answer, Declaration
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import in_words
-from hpcdl.report.run.method_names import Names, text_of
+from hpcdl.report.run.names import Names, in_words, text_of
 from hpcdl.trace.files import JsonMapping
 
 

@@ -18,8 +18,7 @@ from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import METHOD, RANKS, Answer, Declaration, median, one_table, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
-from hpcdl.report.run.literature import in_words, network_name, title_of
-from hpcdl.report.run.method_names import Names, scheme_name
+from hpcdl.report.run.names import Names, in_words, network_name, scheme_name, title_of
 from hpcdl.report.run.views import Side, View
 from hpcdl.training.parts.traits import Strategy
 

@@ -14,10 +14,9 @@ from hpcdl.report.formats.document import Axis, Intervals, Section
 from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import EVIDENCE, Answer, Declaration, one_table
 from hpcdl.report.run.findings import Findings
-from hpcdl.report.run.literature import in_words
-from hpcdl.report.run.method_names import Names
+from hpcdl.report.run.names import Names, in_words
 from hpcdl.report.run.views import Pair, Side, View
-from hpcdl.report.sections.nodes import counted
+from hpcdl.report.sections.links import counted
 
 
 def _trained(findings: Findings) -> list[Record]:
