@@ -112,15 +112,11 @@ WRONG = [
     ({"train_images": IMAGES.astype("f4")}, "train/images must be uint8 (images, height, width, channels)"),
     ({"test_images": TEST[0].astype("i2")}, "and not empty, not int16 (20, 12, 10, 3)"),
     ({"train_labels": LABELS.astype("f4")}, "train/labels must be 50 integers, not float32 (50,)"),
-    ({"test_labels": TEST[1][:, None]}, "test/labels must be 20 integers, not int64 (20, 1)"),
-    ({"train_labels": LABELS[:49]}, "train/labels must be 50 integers, not int64 (49,)"),
     ({"test_images": TEST[0][:0], "test_labels": TEST[1][:0]}, "test/images must be"),
     ({"test_images": TEST[0][:, :11]}, "test/images are (11, 10, 3), but the training images are (12, 10, 3)"),
     ({"train_labels": LABELS - 1}, "train/labels: label -1 at "),
     ({"attributes": {"mean": [0.5], "std": [0.5]}}, "mean and std must be 3 numbers each from 0 to 1"),
-    ({"attributes": {"mean": [120.0] * 3, "std": [60.0] * 3}}, "mean and std must be 3 numbers each from 0 to 1"),
     ({"attributes": {"mean": [0.5] * 3, "std": [0.5, np.nan, 0.5]}}, "mean and std must be 3 numbers"),
-    ({"train_labels": h5py.Empty("i4")}, "train/labels must be 50 integers"),
 ]
 
 

@@ -82,11 +82,9 @@ def test_images_without_a_split_are_divided_as_told(tmp_path):
     [
         ({"test_labels": LABELS[20:] + 0.5}, "test_labels must be 10 integers, not float64 (10,)"),
         ({"train_labels": LABELS}, "train_labels must be 20 integers, not int64 (30,)"),
-        ({"train_labels": np.eye(20, 7, dtype=int)}, "train_labels must be 20 integers, not int64 (20, 7)"),
         ({"train_labels": LABELS[:20] - 9}, "train_labels: label -9 at "),
         ({"train_labels": LABELS[:20].astype(np.uint64) + 2**40}, "is out of range"),
         ({"train_images": np.array(["a"] * 20)}, "train_images must be numbers (images, height, width)"),
-        ({"train_images": BYTES[:20].astype(complex)}, "not empty, not complex128 (20, 6, 5, 3)"),
         ({"train_images": BYTES[:0]}, "and not empty"),
         ({"train_images": np.full((20, 6, 5, 3), np.nan)}, "train_images: has values that are not finite"),
         ({"train_images": np.full((20, 6, 5, 3), 1.7e308)}, "values that are not finite, or not in float32"),

@@ -244,62 +244,6 @@ def test_ranks_are_where_the_network_says():
     assert [NETWORK.on(3).ring_costs(ranks) for ranks in (3, 4)] == [(ALPHA / 10, BETA / 100), (ALPHA, BETA)]
 
 
-def test_one_processor_does_one_thing_at_a_time():
-    """Two programs of one rank compute one after the other; a message travels meanwhile."""
-
-    async def work(comm):
-        await comm.compute("work", lambda: None)
-
-    async def talk(comm):
-        await comm.exchange(buffer(), 1 - comm.rank, buffer(), 1 - comm.rank)
-
-    async def program(comm):
-        tasks = [comm.start(work(comm)), comm.start(work(comm)), comm.start(talk(comm))]
-        for task in tasks:
-            await task
-
-    assert seconds(2, program, compute=lambda *_: 0.25) == close(0.5)
-    assert seconds(2, program, compute=lambda *_: MESSAGE / 4) == close(MESSAGE)
-
-
-def test_what_is_started_after_a_reduction_begins_after_it():
-    async def program(comm):
-        if comm.rank == 0:
-            await comm.add(buffer(), buffer())
-            await comm.start(comm.send(buffer(), 1), shared_tags=True)
-        else:
-            await comm.recv(buffer(), 0)
-
-    assert seconds(2, program) == close(SIZE * GAMMA + MESSAGE)
-
-
-@pytest.mark.parametrize("work", [0.0, SIZE * GAMMA / 4])
-def test_a_sum_that_ends_a_task_takes_its_time_however_late_the_task_is_awaited(work):
-    async def program(comm):
-        task = comm.start(comm.add(buffer(), buffer()))
-        await comm.compute("work", lambda: None)
-        await task
-        await comm.compute("work", lambda: None)
-
-    assert seconds(1, program, compute=lambda *_: work) == close(SIZE * GAMMA + work)
-
-
-def test_a_message_goes_before_one_that_waits_for_its_other_port():
-    """0 and 1 both send to 2, which takes 0's first; meanwhile 1's port is free for what it sends to 3."""
-
-    async def program(comm):
-        works = {
-            0: [comm.send(buffer(), 2)],
-            1: [comm.send(buffer(), 2), comm.send(buffer(), 3)],
-            2: [comm.recv(buffer(), 0, tag=0), comm.recv(buffer(), 1, tag=0)],
-            3: [comm.recv(buffer(), 1, tag=0)],
-        }[comm.rank]
-        for task in [comm.start(work, shared_tags=True) for work in works]:
-            await task
-
-    assert seconds(4, program) == close(2 * MESSAGE)
-
-
 def test_every_message_goes_at_the_first_moment_at_which_it_fits():
     """Long and short ones, in whole seconds, beside a plain search among all that the two ports have carried."""
     for seed in range(40):

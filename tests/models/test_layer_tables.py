@@ -149,7 +149,6 @@ def test_every_strategy_takes_the_stated_time_of_the_optimizer(training, setting
 
 BAD = {
     "": "column 'name' is missing",
-    "# nothing\n\n": "column 'name' is missing",
     "name,parameters,forward_flop,backward_flop\n": "column 'activations' is missing",
     "name,parameters,activations\na,1,1\n": "column 'forward_flop' is missing",
     "name,parameters,activations,forward_seconds,backward_seconds\n": "column 'batch' is missing",
@@ -158,15 +157,11 @@ BAD = {
     HEAD: "parameters: a network needs some",
     HEAD + "a,1,1,1\n": "line 2: has 4 cells, but there are 5 columns",
     HEAD + "a,1,1,1,1\n# b\nb,-2,1,1,1\n": "line 4: parameters: must be a whole number from 0, not '-2'",
-    HEAD + "a,1,1,many,1\n": "line 2: forward_flop: must be a whole number from 0, not 'many'",
-    HEAD + "a,1,1,nan,1\n": "line 2: forward_flop: must be a whole number from 0, not 'nan'",
-    HEAD + "a,1,1,1,inf\n": "line 2: backward_flop: must be a whole number from 0, not 'inf'",
     HEAD + "a,1.5,1,1,1\n": "line 2: parameters: must be a whole number from 0, not '1.5'",
     HEAD + "a,1,,1,1\n": "line 2: activations: must be a whole number from 0, not ''",
     HEAD + ",1,1,1,1\n": "line 2: name: must be a text, not ''",
     HEAD + "a,1,1,1,1\nb,1,1,1,1\na,1,1,1,1\n": "line 4: name: 'a' is there twice, ",
     SECONDS.replace(",2,0.125", ",0,0.125"): "line 3: batch: must be a whole number from 1, not '0'",
-    HEAD + "a,0,1,1,1\n": "parameters: a network needs some",
     HEAD + "".join(f"a{i},1,1,1,1\n" for i in range(MAX_LAYERS + 1)): "is one of more than 10000 layers",
     HEAD + "a,1,1,1,1\n" * (MAX_TEXT // 10): "larger than 4194304 bytes",
     b"\x89PNG\xff\xfe": "cannot be read: not UTF-8 text",

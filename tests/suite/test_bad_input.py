@@ -13,10 +13,8 @@ WRONG_FILES = [
     ("x = " + "[" * 9999, "not TOML: "),
     ('[suite]\nname = "s"\n', "there is no [[case]]"),
     ('[suite]\nname = "s"\n[case]\nkind = "pairwise"', "there is no [[case]]"),
-    ('case = [1, 2]\n[suite]\nname = "s"', "there is no [[case]]"),
     (CASE, "[suite]: name: a suite needs a name"),
     (f"suite = 1\n{CASE}", "there is no [suite]"),
-    (f'[suite]\nname = ""\n{CASE}', "[suite]: name: must be a word that can name a folder, not ''"),
     (f'[suite]\nname = "../x"\n{CASE}', "[suite]: name: must be a word that can name a folder, not '../x'"),
     (f'[suite]\nname = "s"\nquestion = 1\n{CASE}', "[suite]: question: must be str, not 1"),
     (
@@ -35,16 +33,11 @@ def test_a_file_that_is_not_a_suite_is_refused(refused):
 
 def test_a_wrong_override_is_refused(written, refused):
     for override, message in [
-        ("", "write case.KEY=VALUE"),
         ("steps=3", "write case.KEY=VALUE"),
         ("case.steps", "write case.KEY=VALUE"),
-        ("cases.steps=3", "write case.KEY=VALUE"),
         ("case.step=3", "no case has the key 'step'; did you mean 'steps'?"),
-        ("case.=3", "no case has the key ''"),
         ("case.ranks.x=3", "ranks: 2 is not a table"),
-        ("case.learning_rate.a.b=3", "learning_rate: 0.1 is not a table"),
         ("case.steps=many", "[[case]] 1: steps: must be int, not 'many'"),
-        ("case.aggregation=rign", "did you mean 'ring'?"),
         ("case.optimizer.arity=3", "optimizer: unknown setting 'arity'"),
         ("case.kind=pairwise", "[[case]] 1: model: unknown key"),
         ("suite.name=", "name: must be a word"),
@@ -106,13 +99,11 @@ def test_an_unusable_object_of_the_user_is_refused(plugins, written, refused):
     for key, value, message in [
         ("aggregation", "nosuchmodule:thing", "No module named 'nosuchmodule'"),
         ("aggregation", "my_schemes:nothing", "has no attribute 'nothing'"),
-        ("aggregation", "my_schemes:", "has no attribute ''"),
         ("aggregation", ":scheme", "Empty module name"),
         ("aggregation", "my_typo:f", "SyntaxError: invalid syntax (my_typo.py, line 1)"),
         ("aggregation", "my_crash:f", "ZeroDivisionError: division by zero"),
         ("aggregation", "my_schemes:NUMBER", "is a int, which cannot be called"),
         ("aggregation", "my_schemes:plain", "is not an async function"),
-        ("training", "my_schemes:plain", "is not an async function"),
         ("aggregation", {"name": "my_schemes:scheme", "pwer": 3}, "did you mean 'power'?"),
         ("aggregation", {"name": "my_schemes:scheme", "power": "3"}, "setting 'power' must be int, not '3'"),
         ("dataset", "my_schemes:dataset", "'int' object has no attribute 'test'"),
