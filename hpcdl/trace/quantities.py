@@ -218,13 +218,6 @@ class TrainingNumbers:
         heading="residual",
     )
     residual_norm_largest = number(heading="largest")
-    residual_to_gradient_q1 = number(
-        "norm of a rank's residual / norm of its gradient, mean over each quarter of the training",
-        heading="quarter 1",
-    )
-    residual_to_gradient_q2 = number(heading="quarter 2")
-    residual_to_gradient_q3 = number(heading="quarter 3")
-    residual_to_gradient_q4 = number(heading="quarter 4")
     gradient_cosine = number(
         "cosine of the angle between compressed and dense sum of the last step, and norm of their difference "
         "/ norm of the dense sum",

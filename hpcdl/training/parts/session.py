@@ -261,9 +261,8 @@ class Session:
                 seed=self.inputs.seed,
                 device=replica.backend.device,
             )
-            steps = 0 if replica.backend.sizes_only else self.steps
             self.compressed = self.evaluation.compressed = Compressed(
-                self.compression, layout, self.vector, self.evaluation.follows, steps
+                self.compression, layout, self.vector, self.evaluation.follows
             )
 
     @property
