@@ -191,10 +191,6 @@ class TrainingNumbers:
     smallest_eigenvalue = number(seeded=True, heading="smallest eigenvalue")
     final_gradient_norm = number(seeded=True, heading="gradient's norm")
     discarded_share = number('share of the gradients that a server received and discarded (`stale = "drop"`)')
-    replica_drift = number(
-        "root mean square distance of replicas from their average just before it / norm of the average "
-        "(`parameter_averaging`)"
-    )
     tuning = count("trials of a search, the settings it found, and the training images it took")
     tuned = text(reduction="union")
     tuning_images = count()
@@ -401,9 +397,6 @@ class CommonNumbers:
     energy_of = text()
     joules_per_image = number(heading="J/image", better="lower")
     joules_per_gigabyte = number(heading="J/GB", better="lower")
-    processor_mhz = number("lowest clock frequency of a node's processor, GPU and GPU memory when the case ended")
-    gpu_mhz = number()
-    gpu_memory_mhz = number()
     emulated = flag(
         "the hosts are those of `hpcdl testbed`; ranks want more cores than their node has (empty: unknown)"
     )
