@@ -23,7 +23,7 @@ OPENMPI_RUN := $(OTHER)/bin/mpirun --map-by :OVERSUBSCRIBE --bind-to none
 MPI_TESTS := -m pytest -q --with-mpi tests/mpi
 # files with tests that are skipped, by name, without Chromium, PyTorch, NVRTC, Fashion-MNIST, or ip and tc
 OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_binary_files.py \
-  gpu/test_compile.py models/test_against_torch.py nn/test_kernels_against_torch.py optim/test_optimizers.py \
+  gpu/test_compile.py models/test_against_torch.py nn/test_kernels_against_torch.py \
   report/test_browser.py testbed)
 
 .PHONY: help quickstart test test-quick test-unit test-optional test-grids test-mpich test-openmpi test-slurm compiled check format clean peers peers-commands peers-collectives peers-compression peers-training oracles near-linear nights reports measurements artifact release gpu-check gpu-plans

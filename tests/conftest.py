@@ -114,7 +114,6 @@ class Hand:
         memory=None,
         dropped=(0, 0),
         events=None,
-        residuals=None,
         counters=None,
         **fields,
     ):
@@ -125,7 +124,6 @@ class Hand:
             recorder.memory_bytes = memory[rank] if memory else 0
             recorder.dropped, recorder.dropped_updates = dropped
             recorder.events += events[rank] if events else []
-            recorder.residuals += residuals[rank] if residuals else []
             clock = 10**9 * (1 if common_clock else rank + 1) + (0 if events else self.begin)
             for step, ms in enumerate(durations):
                 end = clock + round(ms * 1e6)

@@ -367,7 +367,6 @@ def program(
             # Also after an error: its prefetch thread would go on beside the next case.
             mine.inputs.close()
         mine.journal.recorder.memory_bytes = mine.memory_bytes
-        mine.journal.recorder.residuals += mine.compressed.norms.rows() if mine.compressed is not None else ()
         sent = mine.journal.read().bytes - before
         return {
             **await compression_fields(comm, mine, sent, WARMUP_STEPS),

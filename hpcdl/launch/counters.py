@@ -87,8 +87,6 @@ class Reading(NamedTuple):
     counters: dict[Sensor, int]
     active: dict[str, list[str]]
     """Reasons for which clocks are slowed down now, by GPU."""
-    megahertz: dict[str, int]
-    """Lowest clock frequencies, by name of the quantity."""
 
 
 class Health(NamedTuple):
@@ -98,7 +96,6 @@ class Health(NamedTuple):
     errors: list[str]
     joules: dict[str, float]
     """By kind of device; a kind is missing unless all of its devices were read."""
-    megahertz: dict[str, int]
 
 
 class Sensors:
@@ -108,23 +105,19 @@ class Sensors:
         cpus = root / "sys/devices/system/cpu"
         self._zones = _energy_zones(root)
         self._files = _throttle_files(cpus) | {zone: [file] for zone, (file, _) in self._zones.items()}
-        self._frequency = cpus / f"cpu{min(os.sched_getaffinity(0))}/cpufreq/scaling_cur_freq"
         self._nvml, count = _open_gpus(root, nvml)
         self._broken: dict[str, str] = {}
         names = [f"GPU {number}" for number in range(count)]
         self._gpus = {gpu: self._ask(gpu, "HandleByIndex", number) for number, gpu in enumerate(names)}
 
     def read(self) -> Reading:
-        """Read the sensors: a file per physical core, two per processor, and five calls per GPU."""
+        """Read the sensors: a file per physical core, two per processor, and three calls per GPU."""
         counters: dict[Sensor, int] = {}
         active: dict[str, list[str]] = {}
-        megahertz: dict[str, int] = {}
         for sensor, files in self._files.items():
             texts = [machine.text(file) for file in files]
             if all(map(str.isdecimal, texts)):
                 counters[sensor] = sum(map(int, texts))
-        if (kilohertz := machine.text(self._frequency)).isdecimal():
-            megahertz["processor_mhz"] = int(kilohertz) // 1000
         for gpu, handle in self._gpus.items():
             if handle is None:
                 continue
@@ -136,10 +129,7 @@ class Sensors:
                 counters[Sensor("slowed", gpu, "thermal slowdown")] = violation.violationTime
             bits = self._ask(gpu, "CurrentClocksEventReasons", handle) or 0
             active[gpu] = [reason for bit, reason in REASONS.items() if bits & bit]
-            for clock, name in ((1, "gpu_mhz"), (2, "gpu_memory_mhz")):
-                if (clock_mhz := self._ask(gpu, "ClockInfo", handle, clock)) is not None:
-                    megahertz[name] = min(clock_mhz, megahertz.get(name, clock_mhz))
-        return Reading(time.perf_counter_ns(), counters, active, megahertz)
+        return Reading(time.perf_counter_ns(), counters, active)
 
     def _ask(self, gpu: str, question: str, *arguments: Any) -> Any:
         """Return the answer of an NVML function; None if library, driver, GPU or rights do not allow it."""
@@ -176,7 +166,7 @@ class Sensors:
         throttled += [f"{gpu} {why[-1]} at the end" for gpu, why in end.active.items() if why]
         counts = {"processors": len(self._zones), "GPUs": len(self._gpus)}
         joules = {name: sum(each) for name, each in energies.items() if each and len(each) == counts[name]}
-        return Health(sorted(throttled), sorted(errors), joules, end.megahertz)
+        return Health(sorted(throttled), sorted(errors), joules)
 
 
 def _open_gpus(root: Path, nvml: Any) -> tuple[Any, int]:
@@ -227,13 +217,11 @@ def health_of_case(nodes: Mapping[str, Health], machines: Mapping[str, str]) -> 
     """
     once = list({machines[host]: health for host, health in nodes.items()}.values())
     kinds = [kind for kind in ("processors", "GPUs") if once and all(kind in health.joules for health in once)]
-    clocks = {name: megahertz for health in once for name, megahertz in health.megahertz.items()}
     fields: dict[str, Scalar] = {
         "throttled": _named({host: health.throttled for host, health in nodes.items()}),
         "hardware_errors": _named({host: health.errors for host, health in nodes.items()}),
         "energy_joules": sum(health.joules[kind] for health in once for kind in kinds) if kinds else None,
         "energy_of": " and ".join(kinds) or None,
-        **{name: min(health.megahertz.get(name, clocks[name]) for health in once) for name in clocks},
     }
     return {name: value for name, value in fields.items() if value is not None}
 

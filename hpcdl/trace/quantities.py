@@ -191,10 +191,6 @@ class TrainingNumbers:
     smallest_eigenvalue = number(seeded=True, heading="smallest eigenvalue")
     final_gradient_norm = number(seeded=True, heading="gradient's norm")
     discarded_share = number('share of the gradients that a server received and discarded (`stale = "drop"`)')
-    replica_drift = number(
-        "root mean square distance of replicas from their average just before it / norm of the average "
-        "(`parameter_averaging`)"
-    )
     tuning = count("trials of a search, the settings it found, and the training images it took")
     tuned = text(reduction="union")
     tuning_images = count()
@@ -218,13 +214,6 @@ class TrainingNumbers:
         heading="residual",
     )
     residual_norm_largest = number(heading="largest")
-    residual_to_gradient_q1 = number(
-        "norm of a rank's residual / norm of its gradient, mean over each quarter of the training",
-        heading="quarter 1",
-    )
-    residual_to_gradient_q2 = number(heading="quarter 2")
-    residual_to_gradient_q3 = number(heading="quarter 3")
-    residual_to_gradient_q4 = number(heading="quarter 4")
     gradient_cosine = number(
         "cosine of the angle between compressed and dense sum of the last step, and norm of their difference "
         "/ norm of the dense sum",
@@ -408,9 +397,6 @@ class CommonNumbers:
     energy_of = text()
     joules_per_image = number(heading="J/image", better="lower")
     joules_per_gigabyte = number(heading="J/GB", better="lower")
-    processor_mhz = number("lowest clock frequency of a node's processor, GPU and GPU memory when the case ended")
-    gpu_mhz = number()
-    gpu_memory_mhz = number()
     emulated = flag(
         "the hosts are those of `hpcdl testbed`; ranks want more cores than their node has (empty: unknown)"
     )

@@ -137,20 +137,7 @@ class Update(NamedTuple):
     learning_rate: float
 
 
-class Residual(NamedTuple):
-    """Norms of one rank after the exchange of one compressed gradient."""
-
-    step: int
-    """Exchanges of this rank before it."""
-    residual_norm: float
-    """Of what this rank has not sent."""
-    gradient_norm: float
-    """Of this rank's own gradient."""
-
-
-STEP, EVALUATION, UPDATE, RESIDUAL = (
-    np.dtype([*get_type_hints(row).items()]) for row in (Step, Evaluation, Update, Residual)
-)
+STEP, EVALUATION, UPDATE = (np.dtype([*get_type_hints(row).items()]) for row in (Step, Evaluation, Update))
 EVENT: Final = np.dtype(
     [
         ("task", np.int32),  # number of the started task, 0 = main
@@ -188,7 +175,6 @@ TABLES: Final = {
     "events": _of_ranks(EVENT),
     "evaluations": _of_ranks(EVALUATION),
     "updates": _of_ranks(UPDATE),
-    "residuals": _of_ranks(RESIDUAL),
     "ranks": RANK,
 }
 """Columns of each dataset, by name."""
@@ -210,7 +196,6 @@ class Recorder:
         self._packed_steps: list[Rows] = []
         self.evaluations: list[Evaluation] = []
         self.updates: list[Update] = []
-        self.residuals: list[Row] = []
         self.limit = limit
         self.dropped = self.dropped_updates = 0
         """Events, and updates, dropped because their limit was reached."""
@@ -269,7 +254,6 @@ class Recorder:
             "steps": self.step_table(),
             "evaluations": np.array([Evaluation(*row) for row in self.evaluations], EVALUATION),
             "updates": np.array([Update(*row) for row in self.updates], UPDATE),
-            "residuals": np.array([Residual(*row) for row in self.residuals], RESIDUAL),
             **{name: np.array(getattr(self, name), np.int64) for name in OF_RECORDER},
         }
 

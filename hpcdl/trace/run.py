@@ -53,7 +53,7 @@ ENVIRONMENT: Final[JsonObject] = {
     "repeated_draws": int,
 }
 """Types of the entries of an environment that are not ``"unknown"``, a table of them for a table."""
-READ: Final = ("steps", "evaluations", "updates", "residuals", "ranks")
+READ: Final = ("steps", "evaluations", "updates", "ranks")
 """Tables of a run that are read with its file; events are read later."""
 IDENTIFYING: Final = ("steps", "evaluations", "ranks")
 """Tables of which a case's identity is made: each reader reads them."""
@@ -131,7 +131,6 @@ class RecordedCase:
     steps: Rows
     evaluations: Rows
     updates: Rows
-    residuals: Rows
     ranks: Rows
     read_events: Callable[[], tuple[Rows, list[str]]] = field(default=no_events, kw_only=True)
     """Read the rows of events, whose ``label`` is an index into the labels."""
@@ -183,7 +182,6 @@ class Run:
     steps = _frame_of("steps")
     evaluations = _frame_of("evaluations")
     updates = _frame_of("updates")
-    residuals = _frame_of("residuals")
     ranks = _frame_of("ranks")
 
     def __repr__(self) -> str:
@@ -192,7 +190,7 @@ class Run:
         hosts = {rank.get("hostname") for rank in env.get("ranks") or ()}
         return (
             f"Run of hpcdl: {self.path}{'' if self.complete else ' (incomplete)'}\n"
-            f"{len(self.recorded)} cases, {len(self.steps)} steps; evaluations, updates, residuals, ranks\n"
+            f"{len(self.recorded)} cases, {len(self.steps)} steps; evaluations, updates, ranks\n"
             f"{env.get('date', 'unknown date')}, {mpi.get('library', 'unknown MPI')}, {len(hosts)} hosts"
         )
 

@@ -5,7 +5,7 @@ whole. It may still be forged, so that nothing in it may lead to another file.
 
 Records are a run without its timelines in one compressed JSON file, which any later version reports again;
 ``hpcdl report RUN... -o NAME.json.xz`` writes one. It has what sections are made of: fields of the cases, tables
-of steps, evaluations, updates, residuals and ranks, environments, and the suite's text. Tables are packed by
+of steps, evaluations, updates and ranks, environments, and the suite's text. Tables are packed by
 columns, integers as their differences. Digits that no section prints are left out: times of a case are multiples
 of a power of ten, at most a thousandth of its median step; losses and norms have three digits.
 """
@@ -244,7 +244,7 @@ def _write_case(group: h5py.Group, record: CaseRecord) -> None:
         renumbered["label"] = here[renumbered["label"]] if len(renumbered) else 0
         events.append(renumbered)
     _write(group, "events", events)
-    for name in ("steps", "evaluations", "updates", "residuals"):
+    for name in ("steps", "evaluations", "updates"):
         _write(group, name, [packed[name] for packed in record.ranks])
     group["labels"] = np.array(list(numbers), f"S{max(map(len, numbers), default=1)}")
     names = RANK.names or ()
@@ -315,7 +315,6 @@ FINEST: Final = 1000
 """Units of time in a median step, at least."""
 TEXT: Final = ({"id": lzma.FILTER_LZMA2, "lc": 4, "pb": 0},)
 """Compression of text: the byte before tells more than the place in a word."""
-NORMS: Final = ("gradient_norm", "residual_norm")
 RECORDS: Final = "hpcdl records of schema"
 """Key of a file of records whose value is the number of their schema."""
 MAX_SMALL: Final = 32 << 20
@@ -406,9 +405,8 @@ def _rounded(run: Run) -> dict[str, dict[str, Rows]]:
         for name in {"begin", "end", "time", "compute_ns", "input_ns"} & table.keys():
             unit = units[table[INDEX]]
             table[name] = (table[name] + unit // 2) // unit * unit
-    for table, name in ((steps, "loss"), *((tables["residuals"], name) for name in NORMS)):
-        if name in table:
-            table[name] = np.array([float(f"{value:.3g}") for value in table[name]])
+    if "loss" in steps:
+        steps["loss"] = np.array([float(f"{value:.3g}") for value in steps["loss"]])
     return tables
 
 

@@ -16,7 +16,7 @@ from hpcdl.training.parts.compressed import shards
 from hpcdl.training.parts.gradient import gradient
 from hpcdl.training.parts.mesh import holders, place_among
 from hpcdl.training.parts.plan import Plan
-from hpcdl.training.parts.session import Drift, Session
+from hpcdl.training.parts.session import Session
 from hpcdl.training.parts.traits import Settings, Strategy
 
 KEPT: Final = 0.5
@@ -48,7 +48,6 @@ async def parameter_averaging(
     learning rate falls: post-local SGD (Lin et al. 2020, arXiv 1808.07217).
 
     On a mesh the ranks with the same parts of the layers average them; a replica's gradient is that of its group.
-    The record has the replicas' drift before an average (:mod:`hpcdl.training.parts.session`).
 
     Messages: one allreduce of V bytes (the parameters) per average, one more per averaged state vector. Memory: no
     further vector.
@@ -58,7 +57,6 @@ async def parameter_averaging(
     # without an aggregation (the no-communication baseline) each rank averages with itself only
     weight = 1.0 if session.independent else share / session.global_batch
     begin = max(local_from, _first_drop(session.learning_rate, session.steps) if post_local else 0)
-    drift = session.watch_drift(among.size)
     since = 0
     for step in range(session.steps):
         with session.step(step) as (outcome, rate):
@@ -69,7 +67,7 @@ async def parameter_averaging(
             await session.update(comm, rate)
             since += 1
             if since >= period or step < begin or step + 1 == session.steps:
-                await _average(among, session, parameters, weight, drift)
+                await _average(among, session, parameters, weight)
                 await _change_state(comm, among, session, weight, optimizer_state)
                 since = 0
         if session.evaluation.due(step + 1):
@@ -84,14 +82,10 @@ async def parameter_averaging(
                 return
 
 
-async def _average(comm: Comm, session: Session, vector: Array, weight: float, drift: Drift | None = None) -> None:
+async def _average(comm: Comm, session: Session, vector: Array, weight: float) -> None:
     """Replace a vector by the sum of the ranks' vectors times their weights."""
-    if drift is not None:
-        drift.before(vector, weight)
     await comm.apply("weigh", partial(imul, vector, weight), vector.nbytes)
     await session.aggregate(comm, vector)
-    if drift is not None:
-        drift.after(vector)
 
 
 async def _change_state(comm: Comm, among: Comm, session: Session, weight: float, change: str) -> None:

@@ -151,9 +151,7 @@ class EncodedUpdates:
         Raises FloatingPointError, naming step and tensor, for a value that is infinite or not a number.
         """
         piece = Piece(self.span, x, self.compressed.residual, number)
-        await self.compressed.before(comm, number, x)
         message = await self.codec.write(comm, piece, self._outgoing)
-        await self.compressed.after(comm, self.span, number)
         await self.codec.add(comm, self.span, {comm.rank: message}, x, base=before)
         return message
 

@@ -19,7 +19,7 @@ from hpcdl.fabric.virtual.clocks import in_process
 from hpcdl.nn.replica import Tensor
 from hpcdl.trace.recorder import Recorder
 from hpcdl.training.layerwise import layerwise
-from hpcdl.training.parts.compressed import ResidualNorms, shards
+from hpcdl.training.parts.compressed import shards
 from hpcdl.training.parts.plan import of_sizes
 from hpcdl.training.synchronous import synchronous
 
@@ -331,23 +331,3 @@ def test_memory_counts_residuals_and_vectors_of_compressors():
     assert without.compressed.residual is None
     assert sizes["top_k"] - sizes["none"] == sizes["top_k"] - without.memory_bytes == 15 * 8
     assert sizes["dgc"] - sizes["none"] == 2 * 15 * 8
-
-
-def test_norms_of_residuals_are_those_of_the_vectors():
-    """The last exchange is always recorded: its norm is that of the vector that is left."""
-    for strategy in [synchronous, layerwise]:
-        sessions, _ = trained(planned("top_k", "allgather", density=0.2), strategy, steps=7)
-        for one in sessions:
-            rows = one.compressed.norms.rows()
-            assert [row.step for row in rows] == [0, 4, 6]
-            assert rows[-1].residual_norm == pytest.approx(np.linalg.norm(one.compressed.residual))
-            assert all(row.gradient_norm > 0 for row in rows)
-
-
-def test_gradients_and_residuals_of_several_parts_are_one_vector():
-    norms = ResidualNorms(9)
-    assert [step for step in range(12) if norms.due(step)] == [0, 4, 8]
-    for part in ([3.0, 0.0], [], [4.0]):
-        norms.add_gradient(4, np.array(part))
-        norms.add_residual(4, 2 * np.array(part))
-    assert norms.rows() == [(4, 10, 5)]

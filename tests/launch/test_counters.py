@@ -150,8 +150,8 @@ class Nvml:
 
     NVMLError = NVMLError
 
-    def __init__(self, counters=(), reasons=0, clocks=(1980, 2619), gpus=1, refuses=()):
-        self.counters, self.reasons, self.clocks, self.gpus = dict(counters), reasons, clocks, gpus
+    def __init__(self, counters=(), reasons=0, gpus=1, refuses=()):
+        self.counters, self.reasons, self.gpus = dict(counters), reasons, gpus
         self.slowed = 7  # ns
         self.refuses, self.broken = refuses, {}
         self.calls = []
@@ -164,7 +164,6 @@ class Nvml:
             "nvmlDeviceGetFieldValues": lambda _, asked: [*map(self.field, asked)],
             "nvmlDeviceGetViolationStatus": lambda *_: types.SimpleNamespace(violationTime=self.slowed),
             "nvmlDeviceGetCurrentClocksEventReasons": lambda _: self.reasons,
-            "nvmlDeviceGetClockInfo": lambda _, clock: self.clocks[clock - 1],
         }
         if name not in answers:
             raise AttributeError(name)
@@ -204,7 +203,6 @@ def node(tmp_path, put, clock):
         put(f"{folder}/topology/physical_package_id", f"{cpu % 2}\n")
         put(f"{folder}/thermal_throttle/core_throttle_count", "7\n")
         put(f"{folder}/thermal_throttle/package_throttle_count", "70\n")
-        put(f"{folder}/cpufreq/scaling_cur_freq", f"{2000 + cpu}123\n")
     for zone, name in ZONES.items():
         for file, text in {"name": name, "max_energy_range_uj": RANGE, "energy_uj": 10**6}.items():
             put(f"sys/class/powercap/intel-rapl:{zone}/{file}", f"{text}\n")
@@ -228,7 +226,6 @@ def test_processors(node, put, clock):
     health = sensors.health(begin)
     assert health.throttled == ["processor 1 3 thermal events of cores"]
     assert health.joules == {"processors": pytest.approx((4 * 10**6 + 1 + 10**6 + RANGE - 500_000) / 1e6)}
-    assert health.megahertz == {"processor_mhz": 2002}
     clock[0] = 1000.0  # the counter of 262 kJ may have wrapped twice
     assert sensors.health(begin).joules == {}
 
@@ -256,13 +253,12 @@ def test_energy_and_errors_of_gpus(node, clock):
     nvml = Nvml({83: 1000, 4: 2, 52: 9}, gpus=2)
     sensors = Sensors(node, nvml)
     begin = sensors.read()
-    nvml.counters, nvml.clocks = {83: 251_000, 4: 5, 52: 9}, (1410, 2619)
+    nvml.counters = {83: 251_000, 4: 5, 52: 9}
     health = sensors.health(begin)
     assert health.joules == {"processors": 0.0, "GPUs": 500.0}
     assert health.errors == [f"GPU {gpu} 3 uncorrected ECC errors" for gpu in (0, 1)]
-    assert (health.megahertz["gpu_mhz"], health.megahertz["gpu_memory_mhz"]) == (1410, 2619)
     nvml.counters = {4: 1}  # began again, and the energy is no longer told
-    assert sensors.health(begin)._replace(joules={}) == Health([], [], {}, health.megahertz)
+    assert sensors.health(begin)._replace(joules={}) == Health([], [], {})
 
 
 @pytest.mark.parametrize(
@@ -294,7 +290,7 @@ def test_energy_that_stands_still_is_unknown(node, clock, put):
 
 
 def test_nothing_fails_without_rights_devices_or_library(node, monkeypatch, tmp_path):
-    names = ("FieldValues", "CurrentClocksEventReasons", "ClockInfo", "ViolationStatus")
+    names = ("FieldValues", "CurrentClocksEventReasons", "ViolationStatus")
     reading = [f"nvmlDeviceGet{name}" for name in names]
     opening = ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex"]
     for refused in reading + opening:
@@ -306,7 +302,7 @@ def test_nothing_fails_without_rights_devices_or_library(node, monkeypatch, tmp_
     monkeypatch.setitem(__import__("sys").modules, "pynvml", None)  # not installed
     assert Sensors(node).read().active == {}
     bare = Sensors(tmp_path / "bare")
-    assert bare.health(bare.read()) == Health([], [], {}, {})
+    assert bare.health(bare.read()) == Health([], [], {})
     for zone in ZONES:  # only root may read them
         file = node / f"sys/class/powercap/intel-rapl:{zone}/energy_uj"
         file.unlink()
@@ -323,23 +319,22 @@ def test_reads_few_files_and_calls(node, monkeypatch):
     monkeypatch.setattr(counters_module.machine, "text", lambda file: files.append(file) or "1")
     nvml.calls.clear()
     sensors.read()
-    assert len(nvml.calls) == 5 * 8
-    assert len(files) == len(set(files)) == 4 + 2 + 3 + 1  # cores, processors, zones, a frequency
+    assert len(nvml.calls) == 3 * 8
+    assert len(files) == len(set(files)) == 4 + 2 + 3  # cores, processors, zones
 
 
 def test_fields_of_a_case():
     """Energy counts once for hosts of one machine, and only for devices that all nodes tell."""
-    one = Health(["a", "b"], [], {"processors": 5.0, "GPUs": 7.0}, {"processor_mhz": 3000})
-    other = Health([], ["GPU 0 1 NVLink replays"], {"processors": 6.0}, {"processor_mhz": 2000})
+    one = Health(["a", "b"], [], {"processors": 5.0, "GPUs": 7.0})
+    other = Health([], ["GPU 0 1 NVLink replays"], {"processors": 6.0})
     machines = {"n1": "x", "n2": "y", "n3": "y"}
     assert health_of_case({"n1": one, "n2": other, "n3": other}, machines) == {
         "throttled": "n1: a, b",
         "hardware_errors": "n2: GPU 0 1 NVLink replays; n3: GPU 0 1 NVLink replays",
         "energy_joules": 11.0,
         "energy_of": "processors",
-        "processor_mhz": 2000,
     }
-    assert health_of_case({}, {}) == health_of_case({"n1": Health([], [], {}, {})}, machines) == {}
+    assert health_of_case({}, {}) == health_of_case({"n1": Health([], [], {})}, machines) == {}
 
 
 def test_reports(hand):

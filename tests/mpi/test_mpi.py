@@ -135,7 +135,7 @@ def test_one_rank_of_each_node_reads_its_health(mpi, monkeypatch):
             return f"{rank}"
 
         def health(self, begin):
-            return Health([f"read by {begin}"], [], {"GPUs": 5.0}, {"gpu_mhz": 1000 + rank})
+            return Health([f"read by {begin}"], [], {"GPUs": 5.0})
 
     monkeypatch.setattr("hpcdl.run.job.Sensors", Sensors)
     case = case_of("collective", ranks=size, message_bytes=64, repetitions=1)

@@ -106,17 +106,3 @@ def test_saved_bytes_and_lost_accuracy_are_those_of_the_dense_training(monkeypat
     change = "changes the accuracy by -9.7 percentage points (-11.1 to -8.2) (LeNet-5, 4 ranks)."
     assert details == [f"Top-k with pruned weights sends 5.0 % of an uncompressed ring's bytes and {change}"]
     assert compression.bytes_answer(Found()) is None
-
-
-def test_residuals_are_shown_by_quarters(hand):
-    """Residuals of 1, 2, 3 and 4 times the gradient, beside dense training without any."""
-    residuals = [[(4 * step, 2.0 * (step + 1), 2.0) for step in range(4)]] * 2
-    sparse = {"compression_ratio": 2.0, "residual_bytes": 4000, "residuals": residuals}
-    for name, fields in (("none", {}), ("top_k(density=0.01,code=rice)", sparse)):
-        evaluations = [(8, 1.0, 0.1, 0.5, 0.9, 8, math.nan, 3.0, 0.5, 0.5)]
-        hand.train([[10.0] * 8] * 2, aggregation="ring", compression=name, evaluations=evaluations, **fields)
-    found = findings([hand.read()])[0]
-    assert found.records[1].residual_to_gradient_q3 == pytest.approx(3)
-    (table,) = compression.fidelity_page(found).tables
-    assert table.header[-5:] == ("quarter 1", "quarter 2", "quarter 3", "quarter 4", "memory")
-    assert table.rows[0][-5:-1] == ("1.00", "2.00", "3.00", "4.00")

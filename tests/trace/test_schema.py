@@ -42,7 +42,6 @@ def traced(ranks, *, case="one", events=3, labels=("send", "recv")):
         if rank == 0:
             recorder.evaluations.append((4, 1.0, 0.5, 0.3, 0.9, 8))
         recorder.updates.append((70 + rank, (rank + 1) % ranks, 5, 2, 0.01))
-        recorder.residuals.append((8, 0.5, 1.0 + rank))
         recorder.memory_bytes = 64 * rank
         packed.append(recorder.pack())
     others = {"loss_rate": 0.5, "flag": True, "absent": None, "empty": "", "ümlaut": "ö"}
@@ -64,7 +63,6 @@ def test_round_trip(tmp_path):
     assert run.updates["time"].tolist() == [70, 1071, 2072]
     assert run.updates["worker"].tolist() == [1, 2, 0]
     assert (run.updates["version"] - run.updates["staleness"]).tolist() == [3] * 3
-    assert run.residuals["gradient_norm"].tolist() == [1, 2, 3]
     assert run.ranks["dropped"].tolist() == [0, 1, 2]
     assert run.ranks["dropped_updates"].tolist() == [0, 2, 4]
     assert run.ranks["memory_bytes"].tolist() == [0, 64, 128]

@@ -405,8 +405,6 @@ def _numbers(launch: Launch) -> dict[str, float]:
     tests, tested = launch.evaluations, {"loss": launch.record.test_loss, "accuracy": launch.record.test_accuracy}
     numbers = {name: at_target(launch, column) for name, column in AT_TARGET.items()}
     numbers["samples_before_target"] = before_target(launch, "samples")
-    for quarter, ratio in enumerate(residual_to_gradient(launch), 1):
-        numbers[f"residual_to_gradient_q{quarter}"] = ratio
     if len(tests):
         last = tests[np.argmax(tests["step"])]
         for name, column in AT_END.items():
@@ -434,26 +432,6 @@ def before_target(launch: Launch, column: str) -> float:
     """Return a column of the last evaluation before the target was reached, of the last one if it was not."""
     seen = launch.evaluations
     return float(seen[column][seen["step"] < at_target(launch, "step")].max(initial=0))
-
-
-def residual_to_gradient(launch: Launch) -> list[float]:
-    """Return norm of the residual / norm of the gradient, means over each quarter of the exchanges.
-
-    Not a number for a quarter in which none was recorded; empty without residuals.
-    """
-    residuals = launch.case.residuals
-    if not len(residuals):
-        return []
-    step, index, count = np.unique(residuals["step"], return_inverse=True, return_counts=True)
-    # root mean squares over the ranks that recorded a step
-    residual, gradient = (
-        np.sqrt(np.bincount(index, residuals[name] ** 2, len(count)) / count)
-        for name in ("residual_norm", "gradient_norm")
-    )
-    finite = (gradient > 0) & np.isfinite(gradient) & np.isfinite(residual)
-    ratio = residual[finite] / gradient[finite]
-    of_quarters = (ratio[4 * step[finite] // (step[-1] + 1) == quarter] for quarter in range(4))
-    return [float(ratios.mean()) if len(ratios) else math.nan for ratios in of_quarters]
 
 
 def median_of(values: Iterable[float | None]) -> float | None:

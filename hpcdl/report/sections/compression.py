@@ -42,7 +42,6 @@ from hpcdl.report.run.names import (
     title_of,
     where,
 )
-from hpcdl.trace.quantities import QUANTITIES
 
 WON: Final = 1.05
 """Compression wins if the step is so many times as fast."""
@@ -323,8 +322,7 @@ FIDELITY_NOTE: Final = (
     "Cosine and error compare the last compressed sum of gradients with the uncompressed sum. Bits: bits of all "
     "messages / entries sent. Entropy: bits of the last message with an ideal code for the distances between "
     "sent entries and for their values or signs. Residual: norm of the entries not sent yet, at the end; "
-    "largest: at any evaluation. Quarters: norm of a rank's residual / norm of its gradient, mean over the steps "
-    "of each quarter of the training. Memory: residuals and vectors of the compressor on rank 0."
+    "largest: at any evaluation. Memory: residuals and vectors of the compressor on rank 0."
 )
 FIDELITY: Final[tuple[Column[Pair], ...]] = (
     METHOD,
@@ -336,8 +334,6 @@ FIDELITY: Final[tuple[Column[Pair], ...]] = (
     median(Record.entropy_bits_per_entry, importance="answer"),
     median(Record.residual_norm, importance="detail"),
     median(Record.residual_norm_largest),
-    *(median(QUANTITIES[f"residual_to_gradient_q{quarter}"], importance="detail") for quarter in (1, 2, 3)),
-    median(Record.residual_to_gradient_q4),
     median(Record.residual_bytes),
 )
 

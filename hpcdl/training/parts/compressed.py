@@ -14,7 +14,6 @@ The one rule: sent + residual = gradient + earlier residual, on every rank and f
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,7 +30,6 @@ from hpcdl.compression.parts.protocol import Layout, SharedScalers, Sparse, Summ
 from hpcdl.compression.parts.selection import SparseMessages, VectorMessages
 from hpcdl.fabric.comm import Array, Comm
 from hpcdl.fabric.vectors import no_bytes
-from hpcdl.trace.recorder import Residual
 from hpcdl.training.parts.plan import MessageCodec, Piece, Plan, located
 
 SparseSum = Callable[[Comm, Sparse, Series], Coroutine[Any, Any, Reduced]]
@@ -162,39 +160,6 @@ def shards(span: slice, servers: int, tensors: Sequence[Tensor] | None) -> list[
     return [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
-POINTS: Final = 50
-"""Steps of a long training whose norms are computed, about."""
-SPACING: Final = 4
-"""Steps from one to the next, at least, so that the median step computes none."""
-
-
-class ResidualNorms:
-    """Sums of squares of the parts of a gradient and of its residual, in some of ``steps`` steps.
-
-    Parts of one step may be exchanged at any time. 0 steps: none are computed.
-    """
-
-    def __init__(self, steps: int) -> None:
-        self._last = steps - 1
-        self._spacing = max(SPACING, steps // POINTS)
-        self._squares = defaultdict[int, list[float]](lambda: [0.0, 0.0])
-        """Of residual and gradient, by step."""
-
-    def due(self, step: int) -> bool:
-        return step == self._last or (0 <= step < self._last and step % self._spacing == 0)
-
-    def add_gradient(self, step: int, gradient: Array) -> None:
-        """Count a part of the gradient; call it before the exchange, which replaces the part."""
-        self._squares[step][1] += float(gradient @ gradient)
-
-    def add_residual(self, step: int, part: Array) -> None:
-        """Count a part of what is not sent, after its exchange."""
-        self._squares[step][0] += float(part @ part)
-
-    def rows(self) -> list[Residual]:
-        return [Residual(step, *map(math.sqrt, squares)) for step, squares in sorted(self._squares.items())]
-
-
 class Fidelity(NamedTuple):
     """Loss of information by compression; not a number where it is not defined."""
 
@@ -219,19 +184,17 @@ class Compressed:
     residual becomes what it has not sent. Dense first steps use the case's aggregation; a ring if that is sparse.
 
     ``layout``: of the flat gradient, of any rank. ``vector(name, size)`` makes the residuals. ``watched(step)``:
-    whether :meth:`fidelity` follows a step. ``steps``: of training; some have the residual's norm.
+    whether :meth:`fidelity` follows a step.
     """
 
     plan: Plan
     layout: Layout
     vector: Callable[..., Array]
     watched: Callable[[int], bool]
-    steps: int = 0
 
     def __post_init__(self) -> None:
         self.residual: Array | None = None
         """Values not sent yet, from the first exchange on; None without error feedback."""
-        self.norms = ResidualNorms(self.steps)
         self._dense: Array | None = None
         self.exchanges: dict[tuple[int, int], int] = {}
         """Number of exchanges so far, dense ones included, by the bounds of the part."""
@@ -259,7 +222,6 @@ class Compressed:
         self.exchanges[span.start, span.stop] = step + 1
         if keep and self.watched(step):
             await comm.apply("copy", partial(self._keep, span, gradient), gradient.nbytes)
-        await self.before(comm, step, gradient)
         if self.is_dense(step):
             vectors = 1 if self.plan.aggregation.gathers else 2 / comm.size
             self.warmup_bytes += vectors * (comm.size - 1) * gradient.nbytes
@@ -267,7 +229,6 @@ class Compressed:
             return
         residual = None if self.residual is None else self.residual[span]
         await self._exchange(comm, Piece(span, gradient, residual, step), aggregate)
-        await self.after(comm, span, step)
 
     def is_dense(self, number: int) -> bool:
         """Return True if the exchange ``number`` is one of the first, which are dense."""
@@ -282,16 +243,6 @@ class Compressed:
     def dense(self, aggregate: Sum) -> Sum:
         """Return the scheme of dense sums: ``aggregate``, or a ring if that is sparse."""
         return ring if self.plan.aggregation.sparse else aggregate
-
-    async def before(self, comm: Comm, step: int, gradient: Array) -> None:
-        """Record the norm of a part of this rank's gradient before its exchange; simulated, it takes no time."""
-        if self._unsent is not None and self.norms.due(step):
-            await comm.apply("norm", partial(self.norms.add_gradient, step, gradient), 0)
-
-    async def after(self, comm: Comm, span: slice, step: int) -> None:
-        """Record the norm of what the exchange of the part ``span`` has not sent."""
-        if (unsent := self._unsent) is not None and self.norms.due(step):
-            await comm.apply("norm", partial(self.norms.add_residual, step, unsent[span]), 0)
 
     @property
     def _unsent(self) -> Array | None:

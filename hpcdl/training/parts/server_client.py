@@ -157,11 +157,9 @@ class Transfers:
         else:
             residual = None if compressed.residual is None else compressed.residual[span]
             piece = Piece(span, gradient, residual, number)
-            await compressed.before(self._comm, number, gradient)
             with self._comm.scratch(self._gradients.bound(span), no_bytes(gradient)) as into:
                 message = await self._gradients.write(self._comm, piece, into)
                 await self._comm.send(message, server, GRADIENT)
-            await compressed.after(self._comm, span, number)
         if compressed is not None:
             compressed.count(number, span, message.nbytes)
 

@@ -183,36 +183,6 @@ def test_share(
     return sums
 
 
-class Drift:
-    """Squared norms of one rank's parameters before each average, and of the average.
-
-    The mean over replicas of |x_i - mean|^2 is that of |x_i|^2 less |mean|^2, by weights that add up to 1.
-    """
-
-    def __init__(self, replicas: int) -> None:
-        self._sums = np.zeros(2)
-        self._replicas = replicas
-
-    def before(self, parameters: Array, weight: float) -> None:
-        """Note the parameters of a replica that has ``weight`` in the next average."""
-        self._sums[0] += weight * _squared(parameters)
-
-    def after(self, average: Array) -> None:
-        self._sums[1] += _squared(average) / self._replicas
-
-    async def fields(self, comm: Comm) -> dict[str, float | None]:
-        """Return the root mean square drift over all averages by their norm; all ranks call, once."""
-        sums = self._sums.copy()
-        await comm.native("allreduce", sums)
-        own, mean = map(float, sums)
-        return {"replica_drift": math.sqrt(max(0.0, own / mean - 1)) if mean > 0 else None}
-
-
-def _squared(vector: Array) -> float:
-    """Return the squared norm in float64: differences of float32 sums would be rounding."""
-    return float(np.einsum("i,i->", vector, vector, dtype=np.float64))
-
-
 @dataclass
 class Session:
     """Arguments and helpers of a strategy on one rank."""
@@ -245,7 +215,7 @@ class Session:
     resident_bytes: int | None = field(default=None, init=False)
     """Most bytes of parameters and gradients in memory at a time, if a strategy frees some."""
     watched: list[Any] = field(default_factory=list, init=False)
-    """Measurements, such as :class:`Drift`: all ranks await ``fields(comm)``, of the record, after training."""
+    """Measurements, such as the noise scale: all ranks await ``fields(comm)``, of the record, after training."""
     _parts: list[Optimizer] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
@@ -261,9 +231,8 @@ class Session:
                 seed=self.inputs.seed,
                 device=replica.backend.device,
             )
-            steps = 0 if replica.backend.sizes_only else self.steps
             self.compressed = self.evaluation.compressed = Compressed(
-                self.compression, layout, self.vector, self.evaluation.follows, steps
+                self.compression, layout, self.vector, self.evaluation.follows
             )
 
     @property
@@ -362,13 +331,6 @@ class Session:
             return None
         self.watched.append(noise := NoiseScale(self.replica.gradients, self.global_batch, self.steps))
         return noise
-
-    def watch_drift(self, replicas: int) -> Drift | None:
-        """Return the drift of the replicas that average their parameters; None on devices, and if there is one."""
-        if not self._compares(replicas):
-            return None
-        self.watched.append(drift := Drift(replicas))
-        return drift
 
     def _compares(self, replicas: int) -> bool:
         """Return True if several replicas are combined, and their values are in the host's memory."""
