@@ -61,11 +61,11 @@ def test_a_figure_that_cannot_be_drawn_is_named_and_all_others_are_drawn(hand, m
     drawn = figure.figure
 
     def draw(chart, number):
-        if chart.title.startswith("Speedup"):
+        if chart.title.startswith("Efficiency"):
             raise ValueError("no ticks")
         return drawn(chart, number)
 
     monkeypatch.setattr(figure, "figure", draw)
     (page,), broken = renderings([hand.read()], ["html"])
-    assert broken == ["report: figure Speedup: ValueError: no ticks"]
-    assert "The figure Speedup could not be drawn: ValueError: no ticks." in page and "<svg" in page
+    assert broken == ["report: figure Efficiency: ValueError: no ticks"]
+    assert "The figure Efficiency could not be drawn: ValueError: no ticks." in page and "<svg" in page
