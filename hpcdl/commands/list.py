@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import itertools
 import json
 import shutil
 import sys
@@ -19,16 +20,41 @@ if TYPE_CHECKING:
     from hpcdl.registry import Offer
     from hpcdl.trace.files import JsonObject
 
-SUBJECTS: Final = (
-    *("aggregation", "compression", "codes", "optimizers", "schedules", "training", "models", "datasets"),
-    *("networks", "topologies", "suites", "combinations", "sections"),
-)
+SUBJECTS: Final = {
+    "aggregation": "schemes that sum vectors over ranks",
+    "compression": "compressors of gradients",
+    "codes": "codes of compressed integers",
+    "optimizers": "update rules",
+    "schedules": "schedules of learning rates",
+    "training": "training strategies",
+    "models": "neural networks",
+    "datasets": "images and their files",
+    "networks": "links and clusters, to simulate and predict",
+    "topologies": "switches and wires of a simulated network",
+    "suites": "benchmarks of the package, and their questions",
+    "combinations": "features that a case cannot combine",
+    "sections": "values of `answer` and `compare` of a suite",
+}
+"""Contents of each subject; the index has one line for each."""
+GROUPS: Final = {
+    "Start here": "quickstart near-linear collectives your-network one-node real-networks decide",
+    "Interconnect": "gradient-sums slow-host under-load topologies clusters",
+    "Scaling": "split-layers memory waiting dead-replicas",
+    "Large batches": "large-batch googlenet minima",
+    "Methods of training": "resnet asynchronous staleness averaging distbelief decentralised",
+    "Compression": "fewer-bits sparse resnet-bits pruning",
+    "Papers": "published",
+    "hpcdl itself": "costs",
+    "Without a report: for your own nights, nodes and links": "interconnect firecaffe stragglers overlap "
+    "bus-bandwidth alltoallv layer-times",
+}
+"""Suites by the groups of the reports (``reports/reports.toml``)."""
 MAX_IMAGES: Final = 10**9
 USUAL_BATCH: Final = 256
 
 
 def arguments(parser: Arguments) -> None:
-    parser.option("subject SUBJECT", ", ".join(SUBJECTS), nargs="?", type=_subject)
+    parser.option("subject SUBJECT", f"{', '.join(SUBJECTS)}; without it an index", nargs="?", type=_subject)
     parser.option("--json", "one JSON document")
     effect = "with models: weight bytes |W|, data bytes |D|, FLOP and bytes of outputs of a step on N images"
     parser.option("--batch N,...", effect, type=_batches)
@@ -37,7 +63,7 @@ def arguments(parser: Arguments) -> None:
 def _subject(word: str) -> str:
     """Return the subject that ``word`` names; a key of a suite, such as ``optimizer``, names one too."""
     plural = {"optim": "optimizers", "topology": "topologies"}.get(word, f"{word}s")
-    return plural if plural in SUBJECTS else chosen(word, SUBJECTS)
+    return plural if plural in SUBJECTS else chosen(word, [*SUBJECTS])
 
 
 def _batches(text: str) -> list[int]:
@@ -57,12 +83,21 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"schema": 1, **listed}, indent=1))
         return OK
-    for subject, entries in listed.items():
-        print(f"{subject}:")
-        width = max((len(entry["name"]) for entry in entries), default=0)
-        for entry in entries:
-            _print(f"  {entry['name']:{width}}  ", _described(entry, volumes=bool(options.batch)))
-            if options.subject and not options.batch and (line := _settings(entry)):
+    if not options.subject:
+        for subject, entries in listed.items():
+            count = len({entry["name"] for entry in entries})
+            print(f"hpcdl list {subject:13} {count:3} {SUBJECTS[subject]}")
+        print("\nwith --json: all of them, their settings and defaults\npages on each activity: hpcdl help")
+        return OK
+    (entries,) = listed.values()
+    width = max(len(entry["name"]) for entry in entries)
+    for heading, group in itertools.groupby(entries, lambda entry: entry.get("group", options.subject)):
+        print(f"{heading}:")
+        for entry in group:
+            _print(
+                f"  {entry['name']:{width}}  ", _described(entry, volumes=bool(options.batch)).replace("``", "")
+            )
+            if not options.batch and (line := _settings(entry)):
                 _print(f"  {'':{width}}  ", line)
     return OK
 
@@ -173,7 +208,9 @@ def _suites() -> list[JsonObject]:
     from hpcdl.trace.files import read_toml
 
     entries: list[JsonObject] = []
-    for name, path in suites().items():
+    files = suites()
+    for group, name in ((group, name) for group, names in GROUPS.items() for name in names.split()):
+        path = files[name]
         suite = read_toml(path)
         usual = [case for case in suite["case"] if case.get("full") is not True]
         chosen = [case.get("dataset", []) for case in usual]
@@ -183,7 +220,8 @@ def _suites() -> list[JsonObject]:
         needs = sorted(
             name for name in datasets if "path" in registry.settings_of(registry.find("datasets", name))
         )
-        entries.append({"name": name, "summary": suite["suite"]["question"], "needs": needs, "path": str(path)})
+        question = suite["suite"]["question"]
+        entries.append({"name": name, "group": group, "summary": question, "needs": needs, "path": str(path)})
     return entries
 
 
@@ -231,7 +269,6 @@ TABLES: Final = {
 COMMAND: Final = Command(
     40,
     "list names that a suite can use",
-    "List the names that a suite can use; with SUBJECT, also their settings and defaults. combinations: pairs of "
-    "features that a case cannot have together; sections: what `answer` and `compare` of a suite can name.",
+    "List the names that a suite can use, with settings and defaults; without SUBJECT, an index.",
     "hpcdl list aggregation",
 )

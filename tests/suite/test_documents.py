@@ -12,8 +12,8 @@ import pytest
 
 from hpcdl import cli, suite
 from hpcdl.cli import main
-from hpcdl.commands.help import BESIDE_THEIR_SUBJECT, pages
 from hpcdl.commands.list import SUBJECTS, catalogue
+from hpcdl.commands.parts.topics import BESIDE_THEIR_SUBJECT, pages
 from hpcdl.registry import find, names, settings_of
 
 from .tables import REPORT, SCHEMA, schema, with_columns, with_tables
