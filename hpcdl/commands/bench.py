@@ -23,13 +23,17 @@ def arguments(parser: Arguments) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.launch.process import is_first, launched
+    from hpcdl.launch.process import batch_advice, is_first, launched
 
     options.text = suite_text(options, "bench")
     if options.delays:
         options.text += f"straggler = {{{_straggler(options.delays)}}}\n"
     options.show = partial(print, "#", flush=True, file=sys.stderr if options.json else sys.stdout)
     if not launched(os.environ):
+        cores = len(os.sched_getaffinity(0))
+        if (options.ranks or 0) > cores and not batch_advice(os.environ):
+            line = f"{options.ranks} ranks share {cores} cores: times contain waiting for a core"
+            print(f"hpcdl: warning: {line}; -n {cores} measures without it", file=sys.stderr)
         return from_shell(options, options.given)
     table = BenchTable(options.aggregation.split(","), shown=not options.json)
     options.finished = table.add

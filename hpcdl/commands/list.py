@@ -6,6 +6,7 @@ import argparse
 import inspect
 import itertools
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -20,35 +21,10 @@ if TYPE_CHECKING:
     from hpcdl.registry import Offer
     from hpcdl.trace.files import JsonObject
 
-SUBJECTS: Final = {
-    "aggregation": "schemes that sum vectors over ranks",
-    "compression": "compressors of gradients",
-    "codes": "codes of compressed integers",
-    "optimizers": "update rules",
-    "schedules": "schedules of learning rates",
-    "training": "training strategies",
-    "models": "neural networks",
-    "datasets": "images and their files",
-    "networks": "links and clusters, to simulate and predict",
-    "topologies": "switches and wires of a simulated network",
-    "suites": "benchmarks of the package, and their questions",
-    "combinations": "features that a case cannot combine",
-    "sections": "values of `answer` and `compare` of a suite",
-}
-"""Contents of each subject; the index has one line for each."""
-GROUPS: Final = {
-    "Start here": "quickstart near-linear collectives your-network one-node real-networks decide",
-    "Interconnect": "gradient-sums slow-host under-load topologies clusters",
-    "Scaling": "split-layers memory waiting dead-replicas",
-    "Large batches": "large-batch googlenet minima",
-    "Methods of training": "resnet asynchronous staleness averaging distbelief decentralised",
-    "Compression": "fewer-bits sparse resnet-bits pruning",
-    "Papers": "published",
-    "hpcdl itself": "costs",
-    "Without a report: for your own nights, nodes and links": "interconnect firecaffe stragglers overlap "
-    "bus-bandwidth alltoallv layer-times",
-}
-"""Suites by the groups of the reports (``reports/reports.toml``)."""
+SUBJECTS: Final = (
+    *("aggregation", "compression", "codes", "optimizers", "schedules", "training", "models", "datasets"),
+    *("networks", "topologies", "suites", "combinations", "sections"),
+)
 MAX_IMAGES: Final = 10**9
 USUAL_BATCH: Final = 256
 
@@ -63,7 +39,7 @@ def arguments(parser: Arguments) -> None:
 def _subject(word: str) -> str:
     """Return the subject that ``word`` names; a key of a suite, such as ``optimizer``, names one too."""
     plural = {"optim": "optimizers", "topology": "topologies"}.get(word, f"{word}s")
-    return plural if plural in SUBJECTS else chosen(word, [*SUBJECTS])
+    return plural if plural in SUBJECTS else chosen(word, SUBJECTS)
 
 
 def _batches(text: str) -> list[int]:
@@ -86,7 +62,7 @@ def execute(options: argparse.Namespace) -> int:
     if not options.subject:
         for subject, entries in listed.items():
             count = len({entry["name"] for entry in entries})
-            print(f"hpcdl list {subject:13} {count:3} {SUBJECTS[subject]}")
+            print(f"{subject:13} {count:3}   hpcdl list {subject}")
         print("\nwith --json: all of them, their settings and defaults\npages on each activity: hpcdl help")
         return OK
     (entries,) = listed.values()
@@ -204,12 +180,15 @@ def _schedules() -> list[JsonObject]:
 
 def _suites() -> list[JsonObject]:
     from hpcdl import registry
-    from hpcdl.cases.keys.suite_tables import suites
+    from hpcdl.cases.keys.suite_tables import FOLDER, suites
     from hpcdl.trace.files import read_toml
 
     entries: list[JsonObject] = []
     files = suites()
-    for group, name in ((group, name) for group, names in GROUPS.items() for name in names.split()):
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^### (.+)\n\n((?:\|.*\n)+)", readme, re.MULTILINE)
+    names = [(group, name) for group, table in tables for name in re.findall(r"\| `([\w-]+)\.toml`", table)]
+    for group, name in names:
         path = files[name]
         suite = read_toml(path)
         usual = [case for case in suite["case"] if case.get("full") is not True]

@@ -57,6 +57,16 @@ def test_commands_and_their_options_exist(capsys):
                 assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", helps[own[0]]), (own, option)
 
 
+@pytest.mark.parametrize("topic", ["compression", "datasets", "models", "predict", "training"])
+def test_a_page_begins_with_its_command_and_what_that_prints(topic, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "76")
+    block = re.match(
+        r"# .*\n\n```console\n\$ hpcdl (.*)\n((?:.*\n){10})\.\.\.\n```\n", text_of(f"hpcdl/docs/{topic}.md")
+    )
+    assert main(shlex.split(block[1])) == 0
+    assert capsys.readouterr().out.startswith(block[2])
+
+
 def test_suites_that_are_named_exist():
     for document in DOCUMENTS:
         files = re.findall(r"\bsuites/([\w-]+)\.toml|^\| `([\w-]+)\.toml` \|", text_of(document), re.MULTILINE)

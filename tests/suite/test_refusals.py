@@ -19,6 +19,7 @@ aggregation = "rign" | aggregation: unknown 'rign'; did you mean 'ring'?
 model = "lenet" | model: unknown 'lenet'; did you mean 'lenet5'?
 schedule = "polinomial" | schedule: unknown schedule 'polinomial'; did you mean 'polynomial'?
 backend = "cupy" | backend: CuPy is
+ranks = "1,2" | ranks: must be int, or a list, [1,2], not '1,2'
 compression = {name = "none", warmup_steps = 2} | compression: 'none' has no setting
 compression = {name = "fp16", warmup_steps = -1} | compression: warmup_steps: must be at least 0
 compression = "sign", training = "update_broadcast"

@@ -67,7 +67,9 @@ def _sizes(options: argparse.Namespace) -> list[int]:
             raise UsageError(f"{name} {text}: must be a size in bytes, such as 8, 64K or 128M")
         ends.append(end)
     least, most = ends
-    if options.factor < MIN_FACTOR or not 1 <= least <= most:
+    if most < least:
+        raise UsageError(f"-e {options.most} is smaller than -b {options.least}: sizes grow from -b to -e")
+    if options.factor < MIN_FACTOR or least < 1:
         words = f"-b {options.least} -e {options.most} -f {options.factor}"
         raise UsageError(f"{words}: sizes grow from at least 1 by a factor of at least {MIN_FACTOR}")
     sizes = [least]

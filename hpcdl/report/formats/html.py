@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from hpcdl.exit_codes import FAILED, visible
 from hpcdl.report.formats.canvas import theme_css
-from hpcdl.report.formats.cells import visible_lines
+from hpcdl.report.formats.cells import unbroken, visible_lines
 from hpcdl.report.formats.document import Chart, Document, Section, caption
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import exit_code
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 MAX_FIGURES: Final = 8
 """Figures of a section, at most; the tables have all numbers."""
+
+
+_TEXTS: Final = re.compile(r"<(pre|style)\b.*?</\1>|>[^<]+", re.DOTALL)
+"""Verbatim elements, and other texts between tags, in which numbers and units stay together."""
 
 
 class Illustration(NamedTuple):
@@ -62,7 +66,9 @@ def written(pages: Iterable[Document], broken: MutableMapping[str, str] | None =
     broken = {} if broken is None else broken
     numbers = count(1)
     theme = Markup(theme_css())  # noqa: S704 - of constants
-    return _template().render(pages=[_page(page, numbers, broken) for page in pages], theme=theme)
+    text = _template().render(pages=[_page(page, numbers, broken) for page in pages], theme=theme)
+    together = lambda part: part[0] if part[1] else unbroken(part[0]).replace("\N{NO-BREAK SPACE}", "&nbsp;")
+    return _TEXTS.sub(together, text)
 
 
 @cache
@@ -90,7 +96,7 @@ def _page(page: Document, numbers: Iterator[int], broken: MutableMapping[str, st
     parts = []
     for whole in others:
         # values that all rows of a table share stand above it, and details come last
-        section = replace(whole, tables=[table.without_constant().with_details_last() for table in whole.tables])
+        section = replace(whole, tables=[table.presented().with_details_last() for table in whole.tables])
         charts, errors = list[Illustration](), dict[str, str]()
         for chart in section.charts[:MAX_FIGURES]:
             try:
