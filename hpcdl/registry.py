@@ -65,7 +65,8 @@ def nearest(name: str, valid: Iterable[str], where: str = "") -> str:
     """Return a hint: ``; did you mean 'ring'?``; if none is similar ``where`` to look, else all valid names."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1, cutoff=SIMILAR) if len(name.lstrip("-")) > 1 else []
-    close = close or [one for one in names if len(name) > 2 and one.startswith(name)][:1]
+    long = [one for one in names if min(len(name), len(one)) > 2]
+    close = close or [one for one in long if one.startswith(name) or name.startswith(one)][:1]
     return f"; did you mean {close[0]!r}?" if close else f"; {where or 'valid names: ' + ', '.join(names)}"
 
 

@@ -279,7 +279,7 @@ ranks = 5, straggler = {rank = 1, seconds = 1, at = "backward conv"}
 ranks = 4, straggler = {rank = 1, seconds = 1, at = "forward fc1.sam"}, mesh = {model = 2}
     | straggler: at: the rank has no layer 'fc1.sam'; did you
 straggler = {rank = 1, seconds = 1, at = "forward conv1"}, training = "pipeline", mesh = {pipeline = 2}
-    | straggler: at: the rank has no layer 'conv1'; did
+    | straggler: at: the rank has no layer 'conv1'; valid names: fc1, fc2, flatten
 """
 """By kind of case: the keys that differ from those of a valid case, "-" for one that is left out, and the refusal."""
 
