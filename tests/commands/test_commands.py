@@ -57,9 +57,9 @@ def test_the_index_has_a_line_for_each_subject(capsys, monkeypatch):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 20
-    rows = [line.split()[:4] for line in lines if line.startswith("hpcdl list")]
-    assert [row[2] for row in rows] == [*SUBJECTS]
-    for _, _, subject, count in rows:
+    rows = [line.split() for line in lines if "   hpcdl list " in line]
+    assert [row[0] for row in rows] == [row[-1] for row in rows] == [*SUBJECTS]
+    for subject, count, *_ in rows:
         assert int(count) == len({entry["name"] for entry in catalogue(subject)}), subject
 
 
