@@ -18,35 +18,31 @@ def row():
 
 
 class Cells(list):
-    """Cells of a table's row, by place or by heading; a heading may be of a value that stands above the table.
+    """Cells of a table's row, by place, or by the heading of a column or of a value that stands above the table.
 
-    "step" is the value of the column "step (95 %)", and "step 95 %" what stands in parentheses there.
+    "step" and "step 95 %" are the value and the interval of a cell of the column "step (95 %)".
     """
 
-    def __init__(self, cells, header, shared):
+    def __init__(self, cells, header, above):
         super().__init__(cells)
-        self.named, self.shared = dict(zip(header, cells, strict=True)), shared
+        self.named, self.above = dict(zip(header, cells, strict=True)), above
 
     def __getitem__(self, key):
         if not isinstance(key, str):
             return super().__getitem__(key)
         name = key.removesuffix(" 95 %")
-        for known in (name, f"{name} (95 %)"):
-            above = [text.removeprefix(f"{known} ") for text in self.shared if text.startswith(f"{known} ")]
-            for cell in [self.named[known]] if known in self.named else above:
-                value, _, bounds = cell.partition(" (") if known != name else (cell, "", "")
-                return bounds.rstrip(")") if name != key else value
-        raise KeyError(key)
+        if not (whole := self._text(f"{name} (95 %)")):
+            return self._text(key) or self.named[key]
+        value, _, bounds = whole.partition(" (")
+        return value if name == key else bounds.removesuffix(")")
+
+    def _text(self, heading):
+        values = [text.removeprefix(f"{heading} ") for text in self.above if text.startswith(f"{heading} ")]
+        return self.named.get(heading, *values)  # a TypeError if several could be meant
 
 
-def _row(page, *starts):
-    """Return the first table row that begins with these cells; else except for those that stand above the table."""
-    found = _first(page, starts, above=False) or _first(page, starts, above=True)
-    assert found, f"no row {starts} in\n{page}"
-    return found
-
-
-def _first(page, starts, *, above):
+def _row(page, *starts, **above):
+    """Return the first table row that begins with these cells, of a table below these values of all its rows."""
     header, before, shared, inside = [], [], [], False
     for line in page.splitlines():
         if inside and not line.startswith("|"):
@@ -55,11 +51,14 @@ def _first(page, starts, *, above):
         if line.startswith("The same in "):
             shared = line.partition(": ")[2].removesuffix(".").split(", ")
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        begin = [cell for cell in starts if not (above and any(text.endswith(f" {cell}") for text in shared))]
-        if inside and begin and cells[: len(begin)] == begin:
+        if (
+            inside
+            and cells[: len(starts)] == list(starts)
+            and {f"{name} {value}" for name, value in above.items()} <= {*shared}
+        ):
             return Cells(cells, header, shared)
         header, before = before if line.startswith(("|:", "|-")) else header, cells
-    return None
+    raise AssertionError(f"no row {starts} {above} in\n{page}")
 
 
 @pytest.fixture

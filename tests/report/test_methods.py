@@ -164,13 +164,13 @@ def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, ro
     assert [point.x for point in epochs.series[-1].points] == [1.0, 2.0]
     best = section(whole(hand.read()), "Best methods")
     columns = ("method", "ranks", "value", "tied with", "of")
-    cells = row(best, "digits", "accuracy at the end")
+    cells = row(best, "accuracy at the end", dataset="digits")
     assert [cells[name] for name in columns] == ["Downpour", "4", "93.0 %", "layerwise", "3"]
-    cells = row(best, "digits", "accuracy within epochs")
+    cells = row(best, "accuracy within epochs", dataset="digits")
     assert [cells[name] for name in columns[:2]] == ["Downpour", "4"]
     synchronous(hand, seed=1, accuracy=0.1, training="pipeline")
     lone = section(whole(hand.read()), "Best methods")
-    cells = row(lone, "digits", "accuracy at the end")
+    cells = row(lone, "accuracy at the end", dataset="digits")
     assert [cells[name] for name in columns[3:]] == ["layerwise and pipeline", "4"]
 
 
@@ -218,7 +218,7 @@ def test_accuracies_are_within_the_budgets_of_all_and_images_a_second_are_one_nu
         ("accuracy within a time", "1.20 s", "synchronous", "4", "80.0 %"),
         ("images per second", "-", "layerwise", "4", "2635 images/s"),
     ):
-        cells = row(best, "digits", criterion)
+        cells = row(best, criterion, dataset="digits")
         assert [cells[name] for name in ("budget", "method", "ranks", "value")] == expected
     assert row(section(page, "Scaling"), "layerwise")["images/s"] == "2635"
 

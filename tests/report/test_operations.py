@@ -23,7 +23,7 @@ def test_one_launch_is_inconclusive(hand, row, whole):
         "\nOne launch decides nothing: for an allreduce on 2 ranks a ring has the lowest median at 4 B, 5.00 "
         "times as fast as the MPI library.\n" in page
     )
-    assert "fastest" not in row(page, "4 B", "ring")
+    assert "fastest" not in row(page, "ring", size="4 B")
     brief = render([hand.read(suite_text=ASKED)], "md")
     assert row(brief, "4 B") == ["4 B", "ring", "1.00 ms", "not decided", "5.00 ms"]
     assert "1.00 to" not in page + brief
@@ -53,7 +53,7 @@ def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, w
         operation(hand, "ring", 4096, steps(3.0 + launch / 100), correct=True, launch=launch)
     page = whole(hand.read(suite_text=ASKED))
     assert "\nFor an allreduce on 2 ranks no scheme is measurably faster than two-shot at 4 KiB.\n" in page
-    low, high = row(page, "4 KiB", "two_shot")["p50 95 %"].removesuffix(" ms").split(" to ")
+    low, high = row(page, "two_shot", size="4 KiB")["p50 95 %"].removesuffix(" ms").split(" to ")
     assert float(low) < 2.4
     assert float(high) > 6
     brief = render([hand.read(suite_text=ASKED)], "md")
@@ -70,7 +70,7 @@ def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
         "\nNot decided (too few undisturbed launches): for an allreduce on 2 ranks a ring has the lowest median at 4 KiB, "
         "2.00 times" in page
     )
-    assert "tied" not in row(page, "4 KiB", "butterfly").named.values()
+    assert "tied" not in row(page, "butterfly", size="4 KiB").named.values()
 
 
 def test_what_was_chosen_is_named(hand, row, whole):

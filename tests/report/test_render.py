@@ -112,7 +112,7 @@ def test_exposed_communication_is_never_negative(hand, row, whole):
     hand.train([[ms - 0.1 for ms in wide]] * 2, aggregation="ring")
     hand.train([[ms - 30 for ms in wide]] * 2, aggregation="tree")
     page = whole(hand.read())
-    assert row(page, "ring", "2")["exposed"] == row(page, "tree", "2")["exposed"] == "~0"
+    assert row(page, "ring", ranks="2")["exposed"] == row(page, "tree", ranks="2")["exposed"] == "~0"
     assert "~0: the step takes no longer than without communication" in page
     cases = json.loads(render([hand.read()], "json"))["cases"]
     names = [f"exposed_communication_seconds{bound}" for bound in ("", "_low", "_high")]
@@ -201,7 +201,7 @@ def test_one_scale_says_nothing_of_scaling(hand, row):
     page = render([hand.read()], "md")
     assert "efficiency" not in page[page.index("## Scaling") :].split("\n## ")[0]
     assert "near-linear at" not in page
-    assert row(page, "tree", "2")["step"] == "30.0 ms"
+    assert row(page, "tree", ranks="2")["step"] == "30.0 ms"
 
 
 def test_a_run_without_measured_steps_is_complete(hand):

@@ -118,3 +118,15 @@ def test_names_break_between_their_parts(monkeypatch, columns):
     around = "d S The same in both rows name efficiency (95 %) step"
     assert max(map(len, text.splitlines())) <= columns
     assert not parts(text) - parts(" ".join(map(" ".join, [*rows, (around,)]))) - {""}
+
+
+def test_a_narrow_terminal_leaves_out_an_interval_before_its_value(monkeypatch):
+    rows = [(f"m{n}", f"{n}.00 ms", f"{n}.10 to {n}.90 ms", f"0.9{n}", f"0.8{n} to 0.9{n}") for n in (1, 2)]
+    table = Table("", ("method", "step", "95 %", "efficiency", "efficiency 95 %"), rows, answers=("efficiency",))
+    page = [Document("d", [Section("s", tables=[table])])]
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "\nm1      1.00 ms (1.10 to 1.90 ms)  0.91 (0.81 to 0.91)\n" in plain(page)
+    monkeypatch.setenv("COLUMNS", "50")
+    text = plain(page)
+    assert "\nmethod     step    efficiency (95 %)\nm1      1.00 ms  0.91 (0.81 to 0.91)\n" in text
+    assert text.endswith("\nMore columns on a wider terminal: step (95 %).\n")

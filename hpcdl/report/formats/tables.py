@@ -12,6 +12,8 @@ from hpcdl.report.formats.cells import NONE
 
 MIN_SHARED: Final = 12
 """Characters with which all names begin, at least, if these stand above the table instead."""
+INTERVAL: Final = " (95 %)"
+"""End of the heading over values with intervals."""
 MAX_COLUMNS: Final = 9
 """Columns of a shortened table, at most."""
 REST: Final = "in report.html"
@@ -112,8 +114,16 @@ class Table:
                 place = number - 1 if name == "95 %" else self.header.index(value)
                 cells = [f"{row[place]} ({row[number]})".removesuffix(f" ({NONE})") for row in self.rows]
                 kept = [other for other in range(len(self.header)) if other != number]
-                return self.with_column(place, f"{value} (95 %)", cells).of(kept).with_intervals()
+                return self.with_column(place, f"{value}{INTERVAL}", cells).of(kept).with_intervals()
         return self
+
+    def narrowed(self, name: str) -> Table:
+        """Return the table without the intervals of a column "step (95 %)", else without the column ``name``."""
+        if not name.endswith(INTERVAL):
+            return self.without(name)
+        place = self.header.index(name)
+        cells = [row[place].partition(" (")[0] for row in self.rows]
+        return self.with_column(place, name.removesuffix(INTERVAL), cells)
 
     def with_column(self, place: int, new: str, cells: Sequence[str]) -> Table:
         """Return the table with another header and other cells at one place."""

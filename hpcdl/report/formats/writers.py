@@ -19,7 +19,7 @@ from hpcdl.exit_codes import FAILED, INCONCLUSIVE, visible
 from hpcdl.report.formats.cells import NONE, fenced, markdown_cell, unbroken
 from hpcdl.report.formats.cells import markdown as escaped
 from hpcdl.report.formats.document import Document, Section
-from hpcdl.report.formats.tables import Table
+from hpcdl.report.formats.tables import INTERVAL, Table
 from hpcdl.report.formats.verdicts import Verdict
 
 
@@ -357,8 +357,9 @@ def _table(table: Table) -> Iterator[str]:
         if part == HALF and {*table.dispensable[:1]} <= {*table.answers}:
             part = columns()  # names are broken before a column is left out that answers
             continue
-        dropped.append(table.dispensable[0])
-        table = table.without(dropped[-1])
+        name = table.dispensable[0]
+        dropped += [] if f"{name}{INTERVAL}" in dropped else [name]
+        table = table.narrowed(name)
     group = ""
     for name, row in itertools.zip_longest(["", *groups], (table.header, *table.rows), fillvalue=""):
         if name not in {"", group}:
