@@ -38,7 +38,7 @@ def execute(options: argparse.Namespace) -> int:
     table = BenchTable(options.aggregation.split(","), shown=not options.json)
     options.finished = table.add
     code = in_job(options)
-    table.print_rest()
+    table.end()
     folder = table.folder or options.folder
     if options.json and code in {OK, FAILED} and is_first(os.environ) and folder:
         from hpcdl.report.render import renderings
@@ -63,7 +63,8 @@ COMMAND: Final = Command(
     15,
     "time a collective over message sizes",
     "Time a collective by several schemes over message sizes; results are checked. Two to four schemes share a "
-    "line, with the first time / each other time and its 95 % interval; one scheme has the columns of "
-    "osu_allreduce -f and nccl-tests. The run folder has trace and report. Outside mpirun it starts the ranks.",
+    "line, with the first time / each other time; one scheme has the columns of osu_allreduce -f and nccl-tests. "
+    "The last lines name the fastest scheme by size. The run folder has trace and report. Outside mpirun it "
+    "starts the ranks.",
     "hpcdl bench allreduce -b 8 -e 128M -f 2 -a ring,native",
 )
