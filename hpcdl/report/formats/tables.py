@@ -71,9 +71,9 @@ class Table:
 
     @property
     def dispensable(self) -> list[str]:
-        """Headers of the columns that can be left out, the least important first: those that answer come last."""
+        """Headers of the columns that can be left out: details first, those that answer last."""
         numbers = [name for name in reversed(self.header[self.left :]) if name != self.key]
-        return sorted(numbers, key=lambda name: name in self.answers)
+        return sorted(numbers, key=lambda name: (name in self.answers) - (name in self.details))
 
     def surplus(self, most: int = MAX_COLUMNS) -> list[str]:
         """Return the headers of the least important columns, details aside, beyond ``most``."""
