@@ -1,6 +1,7 @@
 """Answers of ``hpcdl predict``: up to how many ranks of a network training stays near-linear, and times."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
@@ -26,9 +27,11 @@ ANSWERS: Final = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}
 def by_problem(rows: Sequence[Record]) -> dict[str, list[Record]]:
     """Return predicted steps by their problem in words: its rows have one table."""
     groups: dict[str, list[Record]] = {}
+    alike = Counter(map(without_settings, {str(row.model) for row in rows}))
     for row in rows:
         batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
-        problem = f"{network_name(str(row.model))} on {row.dataset}"
+        head = without_settings(str(row.model))
+        problem = f"{network_name(head if alike[head] == 1 else str(row.model))} on {row.dataset}"
         what = ", ".join(filter(None, (problem, row.backend, row.dtype)))
         groups.setdefault(f"{what}, {row.scaling} scaling, {batch} images", []).append(row)
     return groups
