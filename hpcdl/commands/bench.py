@@ -32,8 +32,8 @@ def execute(options: argparse.Namespace) -> int:
     if not launched(os.environ):
         cores = len(os.sched_getaffinity(0))
         if (options.ranks or 0) > cores and not batch_advice(os.environ):
-            line = f"{options.ranks} ranks share {cores} cores: times contain waiting for a core"
-            print(f"hpcdl: warning: {line}; -n {cores} measures without it", file=sys.stderr)
+            line = f"{options.ranks} ranks share {cores} cores and wait for them"
+            print(f"hpcdl: warning: {line}; -n {cores} avoids it", file=sys.stderr)
         return from_shell(options, options.given)
     table = BenchTable(options.aggregation.split(","), shown=not options.json)
     options.finished = table.add

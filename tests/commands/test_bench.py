@@ -142,9 +142,7 @@ def test_more_ranks_than_cores_are_named_before_the_start(monkeypatch, capsys):
         "hpcdl.commands.bench.from_shell", lambda *_: print("the ranks start", file=sys.stderr) or 0
     )
     monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0, 1})
-    warning = (
-        "hpcdl: warning: 64 ranks share 2 cores: times contain waiting for a core; -n 2 measures without it\n"
-    )
+    warning = "hpcdl: warning: 64 ranks share 2 cores and wait for them; -n 2 avoids it\n"
     for ranks, said in (("64", warning), ("2", "")):
         assert main(["bench", "-n", ranks]) == 0
         assert capsys.readouterr().err == f"{said}the ranks start\n"
