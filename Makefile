@@ -31,7 +31,7 @@ OPTIONAL := $(addprefix tests/,commands/test_layers.py data/test_binary_files.py
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
 
-quickstart: $(VENV)/ready  ## train LeNet by eight schemes, replay GoogLeNet on 1 to 8 ranks, and print the answers
+quickstart: $(VENV)/ready  ## train LeNet by five schemes, replay GoogLeNet on 1 to 8 ranks, and print the answers
 	$(BIN)/hpcdl run suites/quickstart.toml --launches 3
 
 oracles: $(VENV)/ready-to-test  ## compare with other people's tools (ARCHIVES="NAME=CHECKOUT ...": change points; needs apache-otava in $(VENV); LOGGOPSIM=, ATLAHS=CHECKOUT: simulated times)

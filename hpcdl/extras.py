@@ -9,6 +9,7 @@ OPTIONAL: Final = {
     "matplotlib": ("matplotlib", REPORT),
     "perfetto": ("perfetto", REPORT),
     "google": ("protobuf", REPORT),
+    "rich": ("Rich", REPORT),
     "PIL": ("Pillow", "pip install 'hpcdl[images]'"),
     "argcomplete": ("argcomplete", "pip install 'hpcdl[completion]'"),
     "pynvml": ("nvidia-ml-py", "pip install 'hpcdl[cluster]'"),

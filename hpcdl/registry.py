@@ -41,6 +41,8 @@ FOLDERS: Final = {
 
 SHORT: Final = 80
 """Largest number of characters of a value in a message."""
+SIMILAR: Final = 0.65
+"""Least similarity of a name to the one that a message suggests, as difflib defines it."""
 MAX_INTEGER: Final = 1 << 63
 """Upper limit of numbers: traces have 64 bits."""
 _signature = cache(inspect.signature)
@@ -59,11 +61,13 @@ TYPES: Final[dict[str, tuple[type, ...]]] = {
 """Types of TOML, by annotation."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return a hint: ``; did you mean 'ring'?``, or all valid names if none is similar."""
+def nearest(name: str, valid: Iterable[str], where: str = "") -> str:
+    """Return a hint: ``; did you mean 'ring'?``; if none is similar ``where`` to look, else all valid names."""
     names = sorted(valid)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; valid names: {', '.join(names)}"
+    close = difflib.get_close_matches(name, names, n=1, cutoff=SIMILAR) if len(name.lstrip("-")) > 1 else []
+    long = [one for one in names if min(len(name), len(one)) > 2]
+    close = close or [one for one in long if one.startswith(name) or name.startswith(one)][:1]
+    return f"; did you mean {close[0]!r}?" if close else f"; {where or 'valid names: ' + ', '.join(names)}"
 
 
 def forget() -> None:

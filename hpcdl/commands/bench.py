@@ -23,18 +23,22 @@ def arguments(parser: Arguments) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    from hpcdl.launch.process import is_first, launched
+    from hpcdl.launch.process import batch_advice, is_first, launched
 
     options.text = suite_text(options, "bench")
     if options.delays:
         options.text += f"straggler = {{{_straggler(options.delays)}}}\n"
     options.show = partial(print, "#", flush=True, file=sys.stderr if options.json else sys.stdout)
     if not launched(os.environ):
+        cores = len(os.sched_getaffinity(0))
+        if (options.ranks or 0) > cores and not batch_advice(os.environ):
+            line = f"{options.ranks} ranks share {cores} cores and wait for them"
+            print(f"hpcdl: warning: {line}; -n {cores} avoids it", file=sys.stderr)
         return from_shell(options, options.given)
     table = BenchTable(options.aggregation.split(","), shown=not options.json)
     options.finished = table.add
     code = in_job(options)
-    table.print_rest()
+    table.end()
     folder = table.folder or options.folder
     if options.json and code in {OK, FAILED} and is_first(os.environ) and folder:
         from hpcdl.report.render import renderings
@@ -59,7 +63,8 @@ COMMAND: Final = Command(
     15,
     "time a collective over message sizes",
     "Time a collective by several schemes over message sizes; results are checked. Two to four schemes share a "
-    "line, with the first time / each other time and its 95 % interval; one scheme has the columns of "
-    "osu_allreduce -f and nccl-tests. The run folder has trace and report. Outside mpirun it starts the ranks.",
+    "line, with the first time / each other time; one scheme has the columns of osu_allreduce -f and nccl-tests. "
+    "The last lines name the fastest scheme by size. The run folder has trace and report. Outside mpirun it "
+    "starts the ranks.",
     "hpcdl bench allreduce -b 8 -e 128M -f 2 -a ring,native",
 )

@@ -1,43 +1,66 @@
 """``hpcdl help``: the pages of hpcdl/docs, one for each activity."""
 
 import argparse
-from pathlib import Path
+import re
+import sys
+from importlib.util import find_spec
 from typing import Final
 
-from hpcdl.commands.parts.options import Arguments, Command, chosen
+from hpcdl.commands.parts.options import Arguments, Command
+from hpcdl.commands.parts.topics import pages, topic_of
 from hpcdl.exit_codes import OK
 
-PACKAGE: Final = Path(__file__).parents[1]
-BESIDE_THEIR_SUBJECT: Final = {"suites": "suites", "columns": "report", "hdf5": "trace"}
-"""Folders whose README.md is a page: keys of suites, columns of CSV and JSON, the file of a run."""
-
-
-def pages() -> dict[str, Path]:
-    """Return the file of each topic."""
-    of_docs = {file.stem: file for file in sorted((PACKAGE / "docs").glob("*.md"))}
-    return of_docs | {topic: PACKAGE / folder / "README.md" for topic, folder in BESIDE_THEIR_SUBJECT.items()}
+STYLES: Final = {"h1": "bold", "h2": "bold", "h3": "bold", "code": "bold", "item.bullet": "none"}
+"""Styles of Rich by the part of a page, without colours, which some background would hide."""
 
 
 def arguments(parser: Arguments) -> None:
-    parser.option("topic TOPIC", "a page; without it a list of them", nargs="?", type=_topic)
+    effect = "a page, or a word such as slurm, nccl or drain; without it a list of pages"
+    parser.option("topic TOPIC", effect, nargs="?", type=_topic)
 
 
 def _topic(word: str) -> str:
-    return chosen(word, list(pages()))  # only now: every rank declares the arguments, and need not read the folder
+    """Return ``word`` if it leads to a page. Raises argparse.ArgumentTypeError that names where to look."""
+    from hpcdl.registry import nearest, shortened
+
+    files = pages()  # only now: every rank declares the arguments, and need not read the folder
+    if topic_of(word):
+        return word
+    has = [name for name, file in files.items() if word.casefold() in file.read_text(encoding="utf-8").casefold()]
+    hint = f"; pages that have the word: {', '.join(has)}" if has else nearest(word, files)
+    raise argparse.ArgumentTypeError(f"unknown {shortened(word)}{hint}")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Print a page, or the questions that each page answers."""
+    files = pages()
     if options.topic is not None:
-        print(pages()[options.topic].read_text(encoding="utf-8"), end="")
+        topic = topic_of(options.topic)
+        if topic != options.topic:
+            print(f"hpcdl help {topic}:\n")
+        _print(files[topic].read_text(encoding="utf-8"))
         return OK
-    for topic, file in pages().items():
+    for topic, file in files.items():
         lines = file.read_text(encoding="utf-8").splitlines()
         title, *questions = (line.lstrip("# ") for line in lines if line.startswith(("# ", "## ")))
         print(f"{topic:12} {title}")
         for question in (question for question in questions if question.endswith("?")):
             print(f"{'':12} - {question}")
     return OK
+
+
+def _print(page: str) -> None:
+    """Print Markdown: for a terminal in its width by Rich, if that is installed; as it stands elsewhere."""
+    if not sys.stdout.isatty() or find_spec("rich") is None:
+        print(page, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.theme import Theme
+
+    theme = Theme({f"markdown.{part}": style for part, style in STYLES.items()})
+    uncoloured = re.sub(r"^```\w+", "```text", page, flags=re.MULTILINE)
+    Console(theme=theme).print(Markdown(uncoloured, code_theme="ansi_light", hyperlinks=False))
 
 
 COMMAND: Final = Command(

@@ -86,6 +86,6 @@ COMMAND: Final = Command(
     45,
     "a network as a table of layers",
     "Print parameters, outputs and FLOP of a network and of its largest layers; write all layers as a table "
-    "for replays and predictions. `hpcdl help networks` shows how to record your own network in PyTorch.",
+    "for replays and predictions. `hpcdl help models` shows how to record your own network in PyTorch.",
     "hpcdl layers gpt2_xl --shape 512 -o gpt2-512.csv",
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import itertools
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -28,7 +30,7 @@ USUAL_BATCH: Final = 256
 
 
 def arguments(parser: Arguments) -> None:
-    parser.option("subject SUBJECT", ", ".join(SUBJECTS), nargs="?", type=_subject)
+    parser.option("subject SUBJECT", f"{', '.join(SUBJECTS)}; without it an index", nargs="?", type=_subject)
     parser.option("--json", "one JSON document")
     effect = "with models: weight bytes |W|, data bytes |D|, FLOP and bytes of outputs of a step on N images"
     parser.option("--batch N,...", effect, type=_batches)
@@ -57,12 +59,21 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"schema": 1, **listed}, indent=1))
         return OK
-    for subject, entries in listed.items():
-        print(f"{subject}:")
-        width = max((len(entry["name"]) for entry in entries), default=0)
-        for entry in entries:
-            _print(f"  {entry['name']:{width}}  ", _described(entry, volumes=bool(options.batch)))
-            if options.subject and not options.batch and (line := _settings(entry)):
+    if not options.subject:
+        for subject, entries in listed.items():
+            count = len({entry["name"] for entry in entries})
+            print(f"{subject:13} {count:3}   hpcdl list {subject}")
+        print("\nwith --json: all of them, their settings and defaults\npages on each activity: hpcdl help")
+        return OK
+    (entries,) = listed.values()
+    width = max(len(entry["name"]) for entry in entries)
+    for heading, group in itertools.groupby(entries, lambda entry: entry.get("group", options.subject)):
+        print(f"{heading}:")
+        for entry in group:
+            _print(
+                f"  {entry['name']:{width}}  ", _described(entry, volumes=bool(options.batch)).replace("``", "")
+            )
+            if not options.batch and (line := _settings(entry)):
                 _print(f"  {'':{width}}  ", line)
     return OK
 
@@ -169,11 +180,16 @@ def _schedules() -> list[JsonObject]:
 
 def _suites() -> list[JsonObject]:
     from hpcdl import registry
-    from hpcdl.cases.keys.suite_tables import suites
+    from hpcdl.cases.keys.suite_tables import FOLDER, suites
     from hpcdl.trace.files import read_toml
 
     entries: list[JsonObject] = []
-    for name, path in suites().items():
+    files = suites()
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    tables = re.findall(r"^### (.+)\n\n((?:\|.*\n)+)", readme, re.MULTILINE)
+    names = [(group, name) for group, table in tables for name in re.findall(r"\| `([\w-]+)\.toml`", table)]
+    for group, name in names:
+        path = files[name]
         suite = read_toml(path)
         usual = [case for case in suite["case"] if case.get("full") is not True]
         chosen = [case.get("dataset", []) for case in usual]
@@ -183,7 +199,8 @@ def _suites() -> list[JsonObject]:
         needs = sorted(
             name for name in datasets if "path" in registry.settings_of(registry.find("datasets", name))
         )
-        entries.append({"name": name, "summary": suite["suite"]["question"], "needs": needs, "path": str(path)})
+        question = suite["suite"]["question"]
+        entries.append({"name": name, "group": group, "summary": question, "needs": needs, "path": str(path)})
     return entries
 
 
@@ -231,7 +248,6 @@ TABLES: Final = {
 COMMAND: Final = Command(
     40,
     "list names that a suite can use",
-    "List the names that a suite can use; with SUBJECT, also their settings and defaults. combinations: pairs of "
-    "features that a case cannot have together; sections: what `answer` and `compare` of a suite can name.",
+    "List the names that a suite can use, with settings and defaults; without SUBJECT, an index.",
     "hpcdl list aggregation",
 )

@@ -33,7 +33,7 @@ def layers(shape: Shape = (1,), classes: int = 1, *, path: str = "") -> list[Siz
     """Table of layers in the CSV file ``path``, for replays and predictions only.
 
     A relative ``path`` that does not exist is searched in $HPCDL_DATA. ``hpcdl layers`` writes such tables, and
-    ``hpcdl help networks`` describes them. Raises ValueError, one line that names file, line and column.
+    ``hpcdl help models`` describes them. Raises ValueError, one line that names file, line and column.
     """
     if not path:
         raise ValueError("path must be the name of a CSV file")

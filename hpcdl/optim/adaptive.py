@@ -133,7 +133,7 @@ class Adam(Rule):
 
 
 class AdamW(Adam):
-    """w -= rate * weight_decay * w, then the step of :class:`Adam` without decay.
+    """w -= rate * weight_decay * w, then the step of Adam without decay.
 
     Source: Loshchilov & Hutter 2019 (arXiv 1711.05101, algorithm 2), as in PyTorch's ``AdamW``.
 

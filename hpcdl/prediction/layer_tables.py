@@ -1,6 +1,6 @@
 """Tables of layers, of networks, runs and traces of other tools.
 
-In a PyTorch profiler's trace, marks begin the parts of a step: the recipe in ``hpcdl help networks`` writes them.
+In a PyTorch profiler's trace, marks begin the parts of a step: the recipe in ``hpcdl help models`` writes them.
 Nodes of a Chakra trace have the names that ``hpcdl trace`` gives them, "forward NAME", or those that Chakra makes
 of ASTRA-sim's text workloads, "COMP_NODE_NAME_FWD", with the bytes of a layer's gradient in a collective.
 """
@@ -39,7 +39,7 @@ NUMBERS: Final = {"step": 3, "outputs": 2, "output": 3}
 older recipe has neither, but "output": all parameters, elements and length of a layer's first tensor."""
 COLLECTIVE: Final = re.compile(r"_?c10d|(?:nccl|gloo|mpi|ucc|xccl):")
 """Begin of the names of PyTorch's collectives."""
-AGAIN: Final = "record it again as in `hpcdl help networks`"
+AGAIN: Final = "record it again as in `hpcdl help models`"
 NODE: Final = re.compile(r"(?:COMP_NODE_)?(forward |backward )?(.+?)(_FWD|_BWD_WG|_BWD_IG)?")
 KINDS: Final = ("forward", "_FWD"), ("backward", "_BWD_WG", "_BWD_IG")
 GRADIENT: Final = re.compile(r"COMM_COLL_NODE_(.+)_(?:ALLREDUCE|REDUCESCATTER)")
@@ -133,7 +133,7 @@ def of_profile(trace: bytes) -> list[SizedLayer]:
     """
     steps = [_step(marks) for marks in _parts(_marks(trace))[1:]]
     if not steps or not steps[0].outputs:
-        raise ValueError("no two steps with marks of layers; `hpcdl help networks` records them")
+        raise ValueError("no two steps with marks of layers; `hpcdl help models` records them")
     sizes = _sizes(steps)
     times = {key: median(step.spent.get(key, 0.0) for step in steps) for each in steps for key in each.spent}
     # where a few of many layers are slow in each step, their medians do not add up to that of the step
@@ -223,7 +223,7 @@ def _sizes(steps: Sequence[ProfiledStep]) -> dict[str, tuple[int, int, int]]:
         total = _only("steps that train", totals, " parameters: freeze layers before the recording")
     else:
         batches = tuple(each[2] for step in steps for outputs in step.outputs.values() for each in outputs)
-    samples = _only("batches of", batches, " samples: record equal ones as in `hpcdl help networks`")
+    samples = _only("batches of", batches, " samples: record equal ones as in `hpcdl help models`")
     if samples < 1:
         raise ValueError(f"steps of {samples} samples: step() must return how many it used")
     for name in dict.fromkeys(name for step in steps for name in step.outputs):

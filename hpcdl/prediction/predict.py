@@ -18,7 +18,7 @@ from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.pooling import AmbiguousCaseError, read_pooled
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import records
-from hpcdl.cases.keys.compute_times import CORE, ComputeTimes, Recorded, shipped
+from hpcdl.cases.keys.compute_times import CORE, ComputeTimes, Recorded, devices_with_times, shipped
 from hpcdl.cases.keys.key import MAX_RANKS
 from hpcdl.cases.keys.step_spec import StepSpec
 from hpcdl.cases.keys.suite_tables import suites
@@ -103,8 +103,9 @@ def predict(
 ) -> Prediction:
     """Predict a suite or a run on a network: a preset's name, a network file, or a run to fit a network to.
 
-    ``ranks`` default to each case's own. With ``meshes``, only the parallelism of trainings is predicted. ``show``
-    gets a line before each simulation of steps. ``jitter``: see :func:`hpcdl.prediction.steps.predicted_steps`.
+    ``ranks`` default to each case's own; with ``ranks`` steps are predicted on one rank too. With ``meshes``, only
+    the parallelism of trainings is predicted. ``show`` gets a line before each simulation of steps.
+    ``jitter``: see :func:`hpcdl.prediction.steps.predicted_steps`.
     Raises UsageError, one line.
     """
     cases = _source(what, globs)
@@ -126,9 +127,11 @@ def predict(
         wanted = "it has no training whose parallelism can be predicted"
     else:
         rows, left_out = _operations(cases.records, estimate, ranks)
+        base = {1} - {*ranks} if ranks else set()  # efficiencies are against one rank
         steps, others = predicted_steps(
-            cases.records, times, estimate, ranks, fitted_to.records, disturbed, show, jitter
+            cases.records, times, estimate, [*base, *ranks], fitted_to.records, disturbed, show, jitter
         )
+        others = [line for line in others if not (base and " on 1 ranks: " in line)]
         left_out += [*others, *(line for run in runs for line in run.copies)]
         prediction = Prediction(estimate, rows, steps, papers=list(cases.papers), is_same_network=here)
         wanted = "none of its cases can be predicted"
@@ -218,9 +221,21 @@ def _source(path: Path, globs: Sequence[str]) -> Source:
     if path.suffix == ".toml" or str(path) in suites():
         loaded = suite.load(path, globs=globs)
         return Source([Record.of(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text))
+    if not path.exists() and str(path) in registry.names("models"):
+        raise UsageError(_how_to_predict(str(path)))
     run, measured = _read(path)
     chosen = suite.matching([str(record.case) for record in measured], globs)
     return Source([measured[place] for place in chosen], run, suite.papers(run.suite), measured)
+
+
+def _how_to_predict(model: str) -> str:
+    """Return a line on how to predict a network: by a replay, with times of the package if it has any."""
+    devices = devices_with_times(model)
+    known = "the package has its times on " + ", ".join(devices)
+    known = known if devices else "the package has no times of it, and hpcdl help models records them"
+    rate = f'device = "{devices[-1]}"' if devices else "flops = 1e13"
+    keys = f'kind = "replay", model = "{model}", {rate}, batch_per_rank = 32, ranks = 8'
+    return f"{model}: a network, not a suite or a run; write a suite with a case of {keys} ({known})"
 
 
 def _read(path: Path) -> tuple[Run, list[Record]]:

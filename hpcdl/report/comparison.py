@@ -216,17 +216,17 @@ def _table(changes: Sequence[Change], width: int) -> Table:
     header = ("measure", "verdict", "before", "after", "change", "95 %", "visible")
     rows = []
     for change in changes:
-        name = change.case if len(change.case) <= width else f"...{change.case[3 - width :]}"
-        words = filter(None, [label(name, change.measure), shortened(change.reason, SHORT)])
+        word = ": ".join(filter(None, [change.verdict, shortened(change.reason, SHORT)]))
         times = (seconds(time) for time in (change.baseline, change.candidate))
         bounds = interval(change.low, change.high, signed)
         visible = signed(change.smallest) if change.smallest < MAX_RATIO else NONE
-        rows.append((": ".join(words), change.verdict, *times, signed(change.ratio), bounds, visible))
+        name = label(change.case, change.measure)
+        rows.append((name, word, *times, signed(change.ratio), bounds, visible))
     notes = [
         "Before, after: geometric means over launches or jobs. Change: after / before.",
         "Visible: smallest slowdown that would be found with 80 % probability.",
     ]
-    made = Table("", header, rows, 2, notes, answers=("change", "95 %", "verdict", "before", "after"))
+    made = Table("", header, rows, 1, notes, answers=("change", "95 %", "verdict", "before", "after"))
     return made if width == MAX_NAME else made.without("visible")
 
 

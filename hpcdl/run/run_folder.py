@@ -40,12 +40,17 @@ def progress_line(
     """
     begin, rate = f"[{'#' * int(BAR * done / total):.<{BAR}}] {int(done)}/{total} ", f"  {words}" * bool(words)
     if finished and seconds > 0:
-        left = seconds / finished * (total - done)
-        unit, size = next((unit for unit in _UNITS if left >= 2 * unit[1]), _UNITS[-1])
-        rate += f"  {60 * finished / seconds:.3g} cases/min, {left / size:.0f} {unit} left"
+        left = rounded(seconds / finished * (total - done))
+        rate += f"  {60 * finished / seconds:.3g} cases/min, {left} left"
     room = max(0, columns - 1 - len(begin) - len(rate))
     shown = name if len(name) <= room else f"{name[: max(0, room - 3)]}..."
     return CLEAR + f"{begin}{shown}{rate}"[: columns - 1]
+
+
+def rounded(seconds: float) -> str:
+    """Return a duration in the largest unit of which it has two: 20 s, 119 s, 2 min."""
+    unit, size = next((unit for unit in _UNITS if seconds >= 2 * unit[1]), _UNITS[-1])
+    return f"{seconds / size:.0f} {unit}"
 
 
 DAMAGED = ".damaged"
@@ -224,7 +229,8 @@ class RunFolder:
         """``share``: finished part of the present case."""
         (number, case), took, count = self._now, perf_counter() - self._started, len(self._suite.cases)
         done, finished, columns = number + share, self._added + share, shutil.get_terminal_size().columns
-        print(progress_line(done, count, case.name, took, finished, columns, words), end="", flush=True)
+        name = f"launch {os.environ[LAUNCH]}: {case.name}" if LAUNCH in os.environ else case.name
+        print(progress_line(done, count, name, took, finished, columns, words), end="", flush=True)
 
     def add(self, number: int, case: Case, measured: dict[str, Scalar], traces: list[Packed]) -> None:
         """Write a finished case."""
@@ -243,10 +249,11 @@ class RunFolder:
         words = ["WRONG RESULT"] if wrong else []
         words += [f"{measured.get('process_failure') or 'no rank'} failed"] if case.setting("failure") else []
         line = "  ".join([f"{count} {case.name}: {seconds:.1f} s", *words])
-        if self._options.finished is None:
+        if self._options.finished is None and (words or not self._terminal):
             self.show(line)
-        else:
-            print(line, file=self._log, flush=True)
+            return
+        print(line, file=self._log, flush=True)  # a terminal has a line for each launch
+        if self._options.finished:
             print(CLEAR if self._terminal else "", end="")
             self._options.finished(part)
 
@@ -284,9 +291,12 @@ class RunFolder:
             self._failed = True
             self.show(f"files of {plural(len(lost), 'case')} have gone from {self._parts}; --resume reruns them")
         summary = self._write()
-        if summary is not None and LAUNCH in os.environ:
+        if self._terminal and self._added and self._options.finished is None:
+            launch = f"launch {os.environ[LAUNCH]}: " if LAUNCH in os.environ else ""
+            self.show(f"{launch}{plural(self._added, 'case')}, {rounded(perf_counter() - self._started)}")
+        elif summary is not None and LAUNCH in os.environ:
             self.show(f"launch {os.environ[LAUNCH]} has ended: {self._page}")
-        elif summary is not None and self._options.finished is None:
+        if summary is not None and LAUNCH not in os.environ and self._options.finished is None:
             self._options.show(coloured(summary, terminal=self._terminal))
         if self._failures:
             count = f"{len(self._failures)} of {plural(len(cases), 'case')}"

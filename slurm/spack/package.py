@@ -35,4 +35,5 @@ class PyHpcdl(PythonPackage):
     depends_on("py-matplotlib@3.9:", type=("build", "run"), when="+report")
     depends_on("py-perfetto@0.50:", type=("build", "run"), when="+report")
     depends_on("py-protobuf@6.31:", type=("build", "run"), when="+report")
+    depends_on("py-rich@13:", type=("build", "run"), when="+report")
     depends_on("py-nvidia-ml-py@12.560:", type=("build", "run"), when="+nvml")

@@ -2,12 +2,14 @@
 
 import json
 import re
+import sys
 
 import pytest
 from conftest import Hand
 
 from hpcdl.analysis.run.record import Record
-from hpcdl.commands.parts.bench_table import MEASURED, BenchTable, wide_row
+from hpcdl.cli import main
+from hpcdl.commands.parts.bench_table import MEASURED, BenchTable, fastest, wide_row
 
 
 def rows(output):
@@ -96,3 +98,51 @@ def test_delays_show_the_late_rank_also_if_it_is_the_first(hpcdl):
     ((size, _, _, first, last, late),) = rows(ended.stdout)
     assert (size, late) == ("8", "0")
     assert float(first) > float(last)
+
+
+def measured(scheme, size, ms, **fields):
+    times = {"time_p50_seconds": ms / 1e3, "busbw_bytes_per_second": size / ms * 1e3}
+    return Record(aggregation=scheme, message_bytes=size, launches=1, **times, **fields)
+
+
+def test_the_last_line_names_the_fastest_scheme_by_size():
+    """A lead below 10 % is none; a size that lacks a scheme has no fastest one."""
+    times = {8: (1.0, 2.0), 64: (1.0, 1.2), 512: (1.0, 1.05), 4096: (3.0, 1.0)}
+    records = [
+        measured(*case)
+        for size, pair in times.items()
+        for case in (("native", size, pair[0]), ("ring", size, pair[1]))
+    ]
+    begin = "Fastest in this launch, by 10 % or more: native from 8 B to 64 B, no scheme at 512 B"
+    assert fastest(["native", "ring"], records) == f"{begin} and ring at 4 KiB."
+    assert fastest(["native", "ring"], records[:-1]).endswith("and no scheme from 512 B to 4 KiB.")
+    alternate = [
+        measured(name, 4 << size, 1.0 + (size % 2 != (name == "ring")))
+        for size in range(6)
+        for name in ("native", "ring")
+    ]
+    assert fastest(["native", "ring"], alternate).endswith(": native at 3 of 6 sizes and ring at 3 of 6 sizes.")
+    alone = "ring takes 1.00 ms for 8 B, and reaches a bus bandwidth of 512 kB/s at 1 KiB."
+    assert fastest(["ring"], [measured("ring", 8, 1.0), measured("ring", 1024, 2.0)]) == alone
+
+
+def test_the_number_of_disturbed_times_stands_once(tmp_path, capsys):
+    table = BenchTable(["ring"])
+    cause = "other processes took 2.00 cores from rank 0 (limit 0.05; 3 involuntary context switches/s, load 2.0)"
+    table._records += [measured("ring", size, 1.0, disturbed=cause if size > 8 else None) for size in (8, 64, 512)]
+    table.end()
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "# 2 of 3 times are disturbed: other processes took 2.00 cores from rank 0.",
+        "# Repeat on an idle machine.",
+    ]
+
+
+def test_more_ranks_than_cores_are_named_before_the_start(monkeypatch, capsys):
+    monkeypatch.setattr(
+        "hpcdl.commands.bench.from_shell", lambda *_: print("the ranks start", file=sys.stderr) or 0
+    )
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0, 1})
+    warning = "hpcdl: warning: 64 ranks share 2 cores and wait for them; -n 2 avoids it\n"
+    for ranks, said in (("64", warning), ("2", "")):
+        assert main(["bench", "-n", ranks]) == 0
+        assert capsys.readouterr().err == f"{said}the ranks start\n"

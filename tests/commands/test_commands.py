@@ -4,14 +4,18 @@ import json
 import re
 import subprocess
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from hpcdl.cases.keys.suite_tables import suites
 from hpcdl.cli import main
-from hpcdl.commands.list import SUBJECTS
+from hpcdl.commands.list import SUBJECTS, catalogue
+from hpcdl.commands.parts.topics import SYNONYMS, pages
 from hpcdl.report.formats.writers import coloured
 from hpcdl.report.render import render
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_help_names_the_commands_and_the_exit_codes(hpcdl):
@@ -30,10 +34,11 @@ def test_list_as_text_and_as_json(capsys, monkeypatch):
         document = json.loads(capsys.readouterr().out)
         assert document.keys() == {"schema", what}
         assert document["schema"] == 1
-        assert text[0] == f"{what}:"
-        named = [line for line in text[1:] if line[2] != " "]
+        headings = [line for line in text if not line.startswith(" ")]
+        assert what == "suites" or headings == [f"{what}:"]
+        named = [line for line in text if line not in headings and line[2] != " "]
         assert [line.split()[0] for line in named] == [entry["name"] for entry in document[what]]
-        told = [line.strip() for line in text[1:] if line not in named]
+        told = [line.strip() for line in text if line not in [*headings, *named]]
         settings = [entry["settings"] for entry in document[what] if entry.get("settings")]
         assert [re.findall(r"(\w+) [=(]", line) for line in told] == [list(one) for one in settings]
         assert all(entry["summary"] for entry in document[what])
@@ -45,6 +50,82 @@ def test_list_as_text_and_as_json(capsys, monkeypatch):
     columns += "activation_bytes shape classes"
     for entry in document["models"]:
         assert entry.keys() >= {*columns.split()} or entry["name"] == "layers"
+
+
+def test_the_index_has_a_line_for_each_subject(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 20
+    rows = [line.split() for line in lines if "   hpcdl list " in line]
+    assert [row[0] for row in rows] == [row[-1] for row in rows] == [*SUBJECTS]
+    for subject, count, *_ in rows:
+        assert int(count) == len({entry["name"] for entry in catalogue(subject)}), subject
+
+
+def test_suites_are_listed_in_the_groups_of_the_reports(capsys):
+    reports = tomllib.loads((ROOT / "reports/reports.toml").read_text())["report"]
+    pages = {report["name"]: report.get("group") for report in reports}
+    group = {report["name"]: pages[report.get("of", report["name"])] for report in reports}
+    listed = {entry["name"]: entry["group"] for entry in catalogue("suites")}
+    assert listed.keys() == suites().keys()
+    assert {name: group.get(name, listed[name]) for name in listed} == listed
+    apart = {listed[name] for name in listed.keys() - group.keys()}
+    assert len(apart) == 1 and not apart & {*pages.values()}
+    main(["list", "suites"])
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.rstrip(":") for line in lines if not line.startswith(" ")} == {*listed.values()}
+
+
+def test_no_list_has_markup_of_docstrings(capsys):
+    for what in SUBJECTS:
+        main(["list", what])
+        assert not re.search(r"``|:\w+:`", capsys.readouterr().out), what
+
+
+@pytest.mark.parametrize(
+    ("words", "topic"),
+    [
+        ("slurm account gres mpirun partition", "batch"),
+        ("osu nccl OSU", "collectives"),
+        ("drain cron", "cluster"),
+        ("gpu cuda", "gpu"),
+        ("networks", "predict"),
+    ],
+)
+def test_words_of_the_field_lead_to_a_page(capsys, words, topic):
+    assert main(["help", topic]) == 0
+    page = capsys.readouterr().out
+    for word in words.split():
+        assert main(["help", word]) == 0
+        assert capsys.readouterr().out.removeprefix(f"hpcdl help {topic}:\n\n") == page
+
+
+def test_no_synonym_is_a_topic_or_leads_to_two():
+    words = [word for line in SYNONYMS.values() for word in line.split()]
+    assert len(words) == len({*words})
+    assert not {*words} & pages().keys()
+    assert SYNONYMS.keys() <= pages().keys()
+
+
+def test_a_page_is_rendered_for_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    for topic in pages():
+        assert main(["help", topic]) == 0
+        text = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+        assert max(map(len, text.splitlines())) <= 80, topic
+        assert not re.search(r"^#+ |^```|\| --- \||<!--", text, re.MULTILINE), topic
+
+
+def test_a_page_stays_markdown_in_a_pipe_and_without_rich(capsys, monkeypatch):
+    raw = pages()["cluster"].read_text(encoding="utf-8")
+    main(["help", "cluster"])
+    assert capsys.readouterr().out == raw
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("hpcdl.commands.help.find_spec", lambda name: None)
+    main(["help", "cluster"])
+    assert capsys.readouterr().out == raw
 
 
 def test_list_sections_has_what_answer_and_compare_can_name(capsys):

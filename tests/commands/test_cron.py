@@ -31,9 +31,10 @@ def cron(tmp_path):
     return run
 
 
-def line(document):
-    """Return the command of the only line for cron in a document; an unescaped % would be a line break."""
-    (command,) = re.findall(r"^[\d*]+ [\d*]+ \* \* \*  (.*)$", (ROOT / document).read_text(), re.MULTILINE)
+def line(document, program):
+    """Return the command of the only line for cron of a program; an unescaped % would be a line break."""
+    lines = re.findall(r"^[\d*]+ [\d*]+ \* \* \*  (.*)$", (ROOT / document).read_text(), re.MULTILINE)
+    (command,) = [command for command in lines if program in command]
     assert "%" not in command
     return command
 
@@ -41,16 +42,27 @@ def line(document):
 def test_history_is_mailed_if_it_is_not_fine(cron, tmp_path):
     (tmp_path / "hpcdl/runs").mkdir(parents=True)
     (tmp_path / "hpcdl/.venv").symlink_to(BIN.parent)
-    cron(re.sub("/scratch|/var/lib/node_exporter", str(tmp_path), line("hpcdl/docs/nightly.md")))
+    cron(re.sub("/scratch|/var/lib/node_exporter", str(tmp_path), line("hpcdl/docs/nightly.md", "history")))
     mail = (tmp_path / "mail.txt").read_text()
     assert mail == "-s hpcdl admins\nhpcdl: history\n\nVERDICT\nNO RUNS: runs has none.\n"
     assert "hpcdl_history_exit_code 3" in (tmp_path / "hpcdl.prom").read_text()
 
 
-def test_the_nightly_job_finds_hpcdl(cron, tmp_path):
+@pytest.mark.parametrize(
+    ("document", "script"),
+    [("slurm/README.md", "nightly.sbatch"), ("hpcdl/docs/cluster.md", "interconnect.sbatch")],
+)
+def test_the_nightly_job_finds_hpcdl(cron, tmp_path, document, script):
     (tmp_path / "interconnect").mkdir()
     (tmp_path / "hpcdl").symlink_to(BIN.parent)
-    cron(line("slurm/README.md"))
+    cron(line(document, "sbatch"))
     given, found = (tmp_path / "sbatch.txt").read_text().splitlines()
-    assert given == "nightly.sbatch"
+    assert given == script
     assert Path(found).resolve() == (BIN / "hpcdl").resolve()
+
+
+def test_the_page_on_clusters_has_a_line_that_mails(cron, tmp_path):
+    (tmp_path / "interconnect/runs").mkdir(parents=True)
+    (tmp_path / "hpcdl").symlink_to(BIN.parent)
+    cron(line("hpcdl/docs/cluster.md", "history"))
+    assert "NO RUNS: runs has none." in (tmp_path / "mail.txt").read_text()

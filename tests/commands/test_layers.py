@@ -322,7 +322,7 @@ BAD = {
     "no.json": ("no.json: missing", None),
     "empty.json": (NO_PROFILE, b""),
     "deep.json": (NO_PROFILE, b"[" * 100_000),
-    "list.json": ("no two steps with marks of layers; `hpcdl help networks` records them", b"[]"),
+    "list.json": ("no two steps with marks of layers; `hpcdl help models` records them", b"[]"),
     "numbers.json": ("traceEvents[0]: not a dict", b"[1, 2]"),
     "object.json": ("traceEvents: not a list", b"{}"),
     "records.json.xz": ("it has the records of a run, which lack times of layers; give the folder", PACKED),

@@ -143,7 +143,44 @@ def test_each_sentence_of_a_prediction_appears_with_what_its_interval_carries(tm
         assert verdict.sentence.startswith(says)
         assert len(verdict.headline.split()) <= 30
     assert told.keys() == words("prediction")
-    assert "network without known errors" in predicted_answers.badges(sums)
+    assert "network from data sheets: two to three times too fast on four clusters" in predicted_answers.badges(
+        sums
+    )
+
+
+def test_efficiency_and_images_a_second_stand_beside_one_rank_and_buckets_of_no_setting_are_named(
+    tmp_path, capsys, monkeypatch
+):
+    """A table of layers has the name of its file; half of the images come from the base alone."""
+    monkeypatch.setenv("COLUMNS", "120")
+    rows = "".join(f"layer{number},1000000,1000,1000000000,2000000000,\n" for number in range(3))
+    (tmp_path / "our-network.csv").write_text(
+        f"name,parameters,activations,forward_flop,backward_flop,group\n{rows}"
+    )
+    replay = tmp_path / "replay.toml"
+    model = f'{{name = "layers", path = "{tmp_path}/our-network.csv"}}'
+    replay.write_text(
+        REPLAY.replace('model = "lenet5"\ndataset = "digits"', f"model = {model}").replace(
+            "mesh = {data = 1}\n", ""
+        )
+    )
+    page = message(capsys, replay, "--network", "ethernet-1g", "--ranks", "4")
+    assert "near-linear" in page and "our-network" in " ".join(page.split())
+    assert "layers(" not in page.partition("VERDICT")[2]
+    header, one, four = (line.split() for line in page.splitlines() if re.match(r" *(ranks|1|4) ", line))
+    assert "efficiency" in header and "backward" in page
+    cases = json.loads(message(capsys, replay, "--network", "ethernet-1g", "--ranks", "4", "--json"))["cases"]
+    assert [case["ranks"] for case in cases] == [1, 4]
+    speeds = [case["predicted_images_per_second"] for case in cases]
+    assert f"{speeds[1] / speeds[0] / 4:.3f}" in four
+    assert "1.00" in one and cases[1]["bucket_bytes"] > 0
+
+
+def test_a_network_alone_is_refused_with_the_times_that_the_package_has(refused):
+    said = refused("predict", "resnet50", "--network", "gemini")
+    assert 'kind = "replay", model = "resnet50", device = "h200-bf16"' in said
+    assert "the package has its times on core, h200, h200-bf16" in said
+    assert "hpcdl help models records them" in refused("predict", "vgg11", "--network", "gemini")
 
 
 def test_oversubscribed_ranks_are_left_out_of_the_fit(capsys, suite, hand):

@@ -20,7 +20,7 @@ TABLE = {
         ("", f"hpcdl: no command; valid names: {', '.join(sorted(commands()))}"),
         ("rnu s.toml", "hpcdl: rnu: unknown command; did you mean 'run'?"),
         ("--versoin", "hpcdl: --versoin: unknown option; did you mean '--version'?"),
-        ("-x run", "hpcdl: -x: unknown option; did you mean '-h'?"),
+        ("-x run", "hpcdl: -x: unknown option; hpcdl --help lists all options"),
     ],
     "run": [
         ("", "hpcdl run: the following arguments are required: SUITE"),
@@ -46,9 +46,12 @@ TABLE = {
     ],
     "bench": [
         ("-e 1Q", "-e 1Q: must be a size in bytes"),
-        ("-b 1M -e 1K", "sizes grow from at least 1"),
+        ("-b 1M -e 1K", "-e 1K is smaller than -b 1M"),
         ("-f 1", "by a factor of at least 2"),
         ("-b 9", "message_bytes: 9 is not a multiple of float32's 4 bytes"),
+        ("-b 1G -e 1M", "hpcdl: -e 1M is smaller than -b 1G"),
+        ("-p 3", "hpcdl bench: -p: unknown option; hpcdl bench --help lists all options"),
+        ("--gres gpu:1", "hpcdl bench: --gres: unknown option; hpcdl help batch is about it"),
         ("-a rign", "unknown 'rign'; did you mean 'ring'?"),
         ("--delays 1:0.2,0:0.3", "--delays 1:0.2,0:0.3: must be the seconds of all ranks, such as 0.3,0.2,0"),
         ("--delays 0,x", "or RANK:SECONDS of one, such as 1:0.2"),

@@ -1,6 +1,7 @@
 """Real runs, with mpirun started by hpcdl and hpcdl started by mpirun: run folder, log and report."""
 
 import os
+import re
 import subprocess
 from contextlib import suppress
 
@@ -134,9 +135,13 @@ def test_options_reach_the_ranks_and_a_terminal_has_a_bar(hpcdl):
     assert not (hpcdl.folder / "runs").exists()
     shown = on_a_terminal(hpcdl, "run", suite, "-n", "2", *chosen)
     assert b"[##########..........] 1/2 train-lenet5" in shown
+    assert re.search(rb"\r\x1b\[K2 cases, \d+ s\r\n", shown)  # a line for all cases, and one for each in the log
+    assert b"[2/2]" not in shown
     (folder,) = (hpcdl.folder / "runs").iterdir()
     assert folder.name.startswith("tiny-")
-    assert "\x1b" not in (folder / "log.txt").read_text()
+    log = (folder / "log.txt").read_text()
+    assert "\x1b" not in log
+    assert re.fullmatch(r"(?s)\S+ \.\.\.\n\[1/2\] .*?\n\S+ \.\.\.\n\[2/2\] .*? s\n2 cases, \d+ s\n", log)
     run = library.read(folder)
     assert run.cases["case"].tolist() == listed
     assert run.cases["steps"].tolist() == [4, 4]

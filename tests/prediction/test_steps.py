@@ -128,8 +128,9 @@ def test_compressed_steps_of_every_kind_of_exchange_are_predicted(trained):
     for aggregation, compression in zip(schemes, compressions, strict=True):
         trained.case(training=AT_ONCE, aggregation=aggregation, compression=compression)
     _, found = steps(trained.merged(), 3)
-    assert tuple(row.compression for row in found.steps) == compressions[:3]
-    assert [row.compute_seconds for row in found.steps] == pytest.approx([computing(22)] * 3, rel=1e-4)
+    three = [row for row in found.steps if row.ranks == 3]
+    assert tuple(row.compression for row in three) == compressions[:3]
+    assert [row.compute_seconds for row in three] == pytest.approx([computing(22)] * 3, rel=1e-4)
     assert "compression: lengths of its messages depend on values" in " ".join(found.left_out)
 
 
@@ -212,7 +213,7 @@ def test_disturbed_computing_is_a_flag_and_a_sentence_although_its_case_is_not_s
     assert "computing disturbed by other load" in predicted_answers.badges(found)
     hidden = replace(found, steps=[row.but(step_seconds=None) for row in found.steps])
     (sentence,) = predicted_answers.notes(hidden)
-    assert sentence.startswith("Other load disturbed the compute times of 1 of 1 predicted steps (train-0)")
+    assert sentence.startswith("Other load disturbed the compute times of 2 of 2 predicted steps (train-0)")
 
 
 def test_jitter_and_level_of_computing_are_those_of_the_steps_in_the_trace(trained):
@@ -237,7 +238,7 @@ def test_steps_that_sizes_do_not_determine_are_omitted(trained):
     ):
         trained.case(training=training, aggregation=aggregation, **more)
     _, found = steps(trained.merged(), 2, 128)
-    assert [row.ranks for row in found.steps] == [2]
+    assert [row.ranks for row in found.steps] == [1, 2]  # efficiencies are against one rank
     reasons = " | ".join(found.left_out)
     for reason in (
         "sandblaster with own: losses decide the length of its line searches",

@@ -18,25 +18,47 @@ def row():
 
 
 class Cells(list):
-    """Cells of a table's row, by place or by heading; ``header`` of the same table."""
+    """Cells of a table's row, by place, or by the heading of a column or of a value that stands above the table.
 
-    def __init__(self, cells, header):
+    "step" and "step 95 %" are the value and the interval of a cell of the column "step (95 %)".
+    """
+
+    def __init__(self, cells, header, above):
         super().__init__(cells)
-        self.header = header
+        self.named, self.above = dict(zip(header, cells, strict=True)), above
 
     def __getitem__(self, key):
-        return super().__getitem__(self.header.index(key) if isinstance(key, str) else key)
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        name = key.removesuffix(" 95 %")
+        if not (whole := self._text(f"{name} (95 %)")):
+            return self._text(key) or self.named[key]
+        value, _, bounds = whole.partition(" (")
+        return value if name == key else bounds.removesuffix(")")
+
+    def _text(self, heading):
+        values = [text.removeprefix(f"{heading} ") for text in self.above if text.startswith(f"{heading} ")]
+        return self.named.get(heading, *values)  # a TypeError if several could be meant
 
 
-def _row(page, *starts):
-    """Return the first table row that begins with these cells."""
-    header = before = []
+def _row(page, *starts, **above):
+    """Return the first table row that begins with these cells, of a table below these values of all its rows."""
+    header, before, shared, inside = [], [], [], False
     for line in page.splitlines():
+        if inside and not line.startswith("|"):
+            shared = []
+        inside = line.startswith("|")
+        if line.startswith("The same in "):
+            shared = line.partition(": ")[2].removesuffix(".").split(", ")
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[: len(starts)] == list(starts):
-            return Cells(cells, header)
+        if (
+            inside
+            and cells[: len(starts)] == list(starts)
+            and {f"{name} {value}" for name, value in above.items()} <= {*shared}
+        ):
+            return Cells(cells, header, shared)
         header, before = before if line.startswith(("|:", "|-")) else header, cells
-    raise AssertionError(f"no row {starts} in\n{page}")
+    raise AssertionError(f"no row {starts} {above} in\n{page}")
 
 
 @pytest.fixture

@@ -52,9 +52,15 @@ function next() {
         return key.left < table.left || key.right > table.right + 1;
       }).length,
       covered: [...page.querySelectorAll("tr")].filter(row => {
-        const cells = [...row.children].map(one => one.getBoundingClientRect());
+        const cells = [...row.children].map(one => one.getBoundingClientRect()).sort((one, other) => one.left - other.left);
         return cells.some((cell, number) => number && cell.left < cells[number - 1].right - 1);
       }).length,
+      spilled: [...page.querySelectorAll("th, td")].filter(one => one.scrollWidth > one.clientWidth + 1).length,
+      scrolling: [...page.querySelectorAll(".scroll")].filter(one =>
+        one.querySelectorAll("tbody tr").length < 30 && one.scrollHeight > one.clientHeight + 1).length,
+      backticks: [...page.querySelectorAll("p, li, td, th, h1")].filter(one => /`[^`]+`/.test(one.textContent)).length,
+      warnings: [...page.querySelectorAll(".state a")].map(one =>
+        one.textContent + " -> " + page.querySelector(one.hash + " h2").textContent),
       keys: page.querySelectorAll("th.k").length,
     });
     frame.remove();
@@ -131,11 +137,16 @@ def measured(request, hand, tmp_path):
 def test_nothing_overflows_or_covers_another_and_the_answer_is_in_sight(measured, request):
     *_, charts = request.node.callspec.params["measured"]
     assert [one["width"] for one in measured] == [320, 390, 1280]
-    assert measured[-1]["covered"] == 0
     for one in measured:
+        assert one["covered"] == one["spilled"] == one["scrolling"] == one["backticks"] == 0
         assert one["content"] == one["width"]
         assert one["body"] <= one["width"]
         assert one["charts"] >= charts
         assert one["outside"] == 0
         assert one["keys"] > one["hidden"] == 0
         assert one["fetched"] == []
+
+
+@pytest.mark.parametrize("measured", [(kept, "near-linear", 5)], indirect=True)
+def test_the_number_of_warnings_leads_to_them(measured):
+    assert [one["warnings"] for one in measured] == [["4 warnings -> Warnings"]] * 3

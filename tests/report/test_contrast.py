@@ -196,7 +196,7 @@ SLOW = "{rank = 1, factor = 5.0}"
         ('{aggregation = ["ring", "tree"], measure = "tim"}', "measure: unknown 'tim'; did you mean 'time_"),
         ("{measure = 'step'}", "must have one key of the cases"),
         (f'{{straggler = ["", {SLOW}]}}', "no case has ''"),
-        (f'{{straggler = ["nun", {SLOW}]}}', "no case has 'nun'; did you mean 'none'?"),
+        (f'{{straggler = ["noen", {SLOW}]}}', "no case has 'noen'; did you mean 'none'?"),
         ('{kind = ["collective", "replay"]}', "unknown 'kind'"),
     ],
 )

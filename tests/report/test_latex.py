@@ -8,7 +8,7 @@ from hpcdl.report.render import render
 
 def test_characters_that_latex_would_obey_are_escaped():
     assert latex_text(r"\input{/etc/passwd}") == r"\textbackslash{}input\{/etc/passwd\}"
-    assert latex_text("50 % of $x_1 & #2") == r"50 \% of \$x\_1 \& \#2"
+    assert latex_text("50 % of $x_1 & #2") == r"50~\% of \$x\_1 \& \#2"
     assert latex_text("a--b ~^") == r"a{-}{-}b \textasciitilde{}\textasciicircum{}"
     assert latex_text("日\x1b") == r"U+65E5\textbackslash{}x1b"
 
@@ -32,4 +32,4 @@ def test_every_environment_ends_and_rows_are_as_wide_as_their_table(hand):
         assert len(rows) > 1
         for row in rows:
             assert len(re.findall(r"(?<!\\)&", row)) == len(columns) - 1
-    assert r"100 \%?" in text
+    assert r"100~\%?" in text

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hpcdl.launch.mpirun import LAUNCH
 from hpcdl.run import run_folder
 from hpcdl.run.run_folder import CLEAR, RunFolder, RunOptions, part_name, progress_line
 from hpcdl.suite import parse
@@ -86,3 +87,22 @@ def test_time_left_is_that_of_the_finished_cases():
         line = progress_line(number, 4, "ring", seconds, finished)
         assert line.startswith(f"{CLEAR}[")
         assert line.endswith(f"{number}/4 ring  {end}")
+
+
+def test_a_terminal_has_a_line_for_a_launch_and_the_log_one_for_each_case(tmp_path, monkeypatch, capsys):
+    suite, now, shown = parse(SUITE, "tiny.toml"), [0.0], []
+    (case,) = suite.cases
+    monkeypatch.setattr(run_folder, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(run_folder, "on_terminal", lambda: True)
+    monkeypatch.setenv(LAUNCH, "2 of 3")
+    job = SimpleNamespace(world=SimpleNamespace(size=2), hosts=["here"] * 2, ranks=[{"hostname": "here"}] * 2)
+    job.clock_error_seconds = 0.0
+    run = RunFolder(suite, tmp_path, job, RunOptions(shown.append))
+    run.begin(0, case)
+    assert f"] 0/1 launch 2 of 3: {case.name}" in capsys.readouterr().out
+    now[0] = 20.0
+    run.add(0, case, {"correct": True}, [Recorder().pack()] * 2)
+    assert shown == []
+    assert not run.finish({})
+    assert shown == [f"{CLEAR}launch 2 of 3: 1 case, 20 s"]
+    assert f"[1/1] {case.name}: 20.0 s\n" in (tmp_path / "log.txt").read_text()

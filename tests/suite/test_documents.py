@@ -12,8 +12,8 @@ import pytest
 
 from hpcdl import cli, suite
 from hpcdl.cli import main
-from hpcdl.commands.help import BESIDE_THEIR_SUBJECT, pages
 from hpcdl.commands.list import SUBJECTS, catalogue
+from hpcdl.commands.parts.topics import BESIDE_THEIR_SUBJECT, pages
 from hpcdl.registry import find, names, settings_of
 
 from .tables import REPORT, SCHEMA, schema, with_columns, with_tables
@@ -55,6 +55,16 @@ def test_commands_and_their_options_exist(capsys):
             assert own[0] in helps, own
             for option in (word for word in own if word.startswith("-")):
                 assert re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", helps[own[0]]), (own, option)
+
+
+@pytest.mark.parametrize("topic", ["compression", "datasets", "models", "predict", "training"])
+def test_a_page_begins_with_its_command_and_what_that_prints(topic, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "76")
+    block = re.match(
+        r"# .*\n\n```console\n\$ hpcdl (.*)\n((?:.*\n){10})\.\.\.\n```\n", text_of(f"hpcdl/docs/{topic}.md")
+    )
+    assert main(shlex.split(block[1])) == 0
+    assert capsys.readouterr().out.startswith(block[2])
 
 
 def test_suites_that_are_named_exist():

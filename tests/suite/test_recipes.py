@@ -23,6 +23,7 @@ LINES = (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["report"])
 NEEDED = [re.match(r"[\w-]+", line)[0] for line in LINES]
 IN_EASYBUILD = dict.fromkeys(("numpy", "scipy", "pandas"), "SciPy-bundle") | {
     "jinja2": "Python-bundle-PyPI",
+    "rich": "Python-bundle-PyPI",
     "protobuf": "protobuf-python",
 }
 

@@ -18,6 +18,7 @@ agregation = "ring" | agregation: unknown key; did you mean 'aggregation'?
 aggregation = "rign" | aggregation: unknown 'rign'; did you mean 'ring'?
 schedule = "polinomial" | schedule: unknown schedule 'polinomial'; did you mean 'polynomial'?
 backend = "cupy" | backend: CuPy is
+ranks = "1,2" | ranks: must be int, or a list, [1,2], not '1,2'
 compression = {name = "none", warmup_steps = 2} | compression: 'none' has no setting
 compression = {name = "fp16", warmup_steps = -1} | compression: warmup_steps: must be at least 0
 compression = "sign", training = "update_broadcast"
@@ -220,7 +221,7 @@ ranks = 5, straggler = {rank = 1, seconds = 1, at = "backward conv"}
 ranks = 4, straggler = {rank = 1, seconds = 1, at = "forward fc1.sam"}, mesh = {model = 2}
     | straggler: at: the rank has no layer 'fc1.sam'; did you
 straggler = {rank = 1, seconds = 1, at = "forward conv1"}, training = "pipeline", mesh = {pipeline = 2}
-    | straggler: at: the rank has no layer 'conv1'; did
+    | straggler: at: the rank has no layer 'conv1'; valid names: fc1, fc2, flatten
 """
 """By kind of case: the keys that differ from those of a valid case, "-" for one that is left out, and the refusal."""
 

@@ -386,6 +386,11 @@ def _rows(file: Path) -> dict[tuple[str, str], dict[str, dict[int, float]]]:
     return seconds
 
 
+def devices_with_times(model: str) -> list[str]:
+    """Return the devices for which the package has times of a network, whatever its settings."""
+    return [device for device, file in FILES.items() if any(name.startswith(model) for name, _ in _rows(file))]
+
+
 def shipped(device: str, model: str, shape: Shape, images: int | None) -> ComputeTimes | None:
     """Return the times of a batch of ``images`` (None: a large one) on a device; None where there are no times.
 

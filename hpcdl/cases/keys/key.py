@@ -251,6 +251,8 @@ def _check_scalar(value: Any, limits: Key, annotation: str) -> None:
     types = {kind for word in annotation.split(" | ") for kind in registry.TYPES.get(word, ())}
     if (isinstance(value, bool) and bool not in types) or not isinstance(value, tuple(types)):
         wanted = " or ".join(sorted(kind.__name__ for kind in types))
+        if isinstance(value, str) and int in types and re.fullmatch(r"[\d ,]*\d,[\d ,]*", value):
+            wanted += f", or a list, [{value}]"
         raise TypeError(f"must be {wanted}, not {registry.shortened(value)}")
     if isinstance(value, (int, float)) and not abs(value) < registry.MAX_INTEGER:
         raise ValueError(f"{registry.shortened(value)} is out of range")

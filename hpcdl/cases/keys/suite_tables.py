@@ -31,7 +31,8 @@ def located(given: Path) -> Path:
     """
     shipped = suites()
     if str(given) not in shipped and not given.exists():
-        raise ValueError(f"{given}: no such suite file, and no suite of that name{nearest(given.stem, shipped)}")
+        hint = nearest(given.stem, shipped, f"the folder is {Path.cwd()}; hpcdl list suites has the names")
+        raise ValueError(f"{given}: no such suite file, and no suite of that name{hint}")
     return shipped.get(str(given), given)
 
 

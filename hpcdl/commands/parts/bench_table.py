@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
-from itertools import zip_longest
+from itertools import groupby, zip_longest
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from hpcdl.commands.parts.options import Arguments, path, whole_number
@@ -67,7 +69,9 @@ def _sizes(options: argparse.Namespace) -> list[int]:
             raise UsageError(f"{name} {text}: must be a size in bytes, such as 8, 64K or 128M")
         ends.append(end)
     least, most = ends
-    if options.factor < MIN_FACTOR or not 1 <= least <= most:
+    if most < least:
+        raise UsageError(f"-e {options.most} is smaller than -b {options.least}: sizes grow from -b to -e")
+    if options.factor < MIN_FACTOR or least < 1:
         words = f"-b {options.least} -e {options.most} -f {options.factor}"
         raise UsageError(f"{words}: sizes grow from at least 1 by a factor of at least {MIN_FACTOR}")
     sizes = [least]
@@ -79,6 +83,10 @@ def _sizes(options: argparse.Namespace) -> list[int]:
 FLAGS: Final = "flags: D disturbed by other load, T throttled, S ranks share cores, W WRONG"
 LETTERS: Final = {"disturbed": "D", "throttled": "T", "oversubscribed": "S", "wrong": "W"}
 MEASURED: Final = ("bytes", "avg", "min", "max", "p50", "p99", "algbw", "busbw")
+NEARLY: Final = 1.1
+"""Largest quotient of two medians that counts as equal."""
+MAX_RANGES: Final = 4
+"""Ranges of sizes that the last line names; of more it counts the sizes."""
 DELAYED: Final = ("bytes", "p50", "p99", "from first", "from last", "late rank")
 
 
@@ -94,6 +102,7 @@ class BenchTable:
         self._line: dict[str, Record] = {}
         """Records of the line that is not printed yet, by scheme."""
         self._columns: list[str] = []
+        self._records: list[Record] = []
         self.folder: Path | None = None
         """Run folder; None before a case has ended, and on ranks other than 0."""
 
@@ -108,6 +117,7 @@ class BenchTable:
         run = read(part)
         every = launches(pool([run]))
         (record,) = marked(run, records(every))
+        self._records.append(record)
         is_wide = 1 < len(self._schemes) <= 4 and not record.straggler
         if self.folder is None:
             self.folder = run.path.parent.parent
@@ -126,6 +136,20 @@ class BenchTable:
         if self._line:
             self._print(wide_row([self._line.get(scheme) for scheme in self._schemes]))
         self._line.clear()
+
+    def end(self) -> None:
+        """Print the line that is not printed yet, the answer, and how many times are disturbed."""
+        from hpcdl.report.formats.cells import unbroken
+
+        self.print_rest()
+        timed = [record for record in self._records if record.time_p50_seconds and not record.straggler]
+        lines = [fastest(self._schemes, timed)] if timed else []
+        if causes := [record.disturbed.partition(" (")[0] for record in timed if record.disturbed]:
+            count = f"{len(causes)} of {len(timed)} times are disturbed"
+            lines.append(f"{count}: {causes[-1]}. Repeat on an idle machine.")
+        for line in lines if self._shown else []:
+            for part in textwrap.wrap(unbroken(line), 78):
+                print(f"# {part}".replace("\N{NO-BREAK SPACE}", " "), flush=True)
 
     def _begin(self, run: Run, record: Record, *, is_wide: bool) -> None:
         """Print comment lines: the setting, the meaning of the columns, and their names."""
@@ -165,6 +189,32 @@ class BenchTable:
             print(begin + text[len(begin) :], flush=True)
 
 
+def fastest(schemes: Sequence[str], records: Sequence[Record]) -> str:
+    """Return the scheme with the lowest median by size; of one scheme its shortest time and largest bandwidth."""
+    from hpcdl.report.formats.cells import listed, rate, seconds, volume
+
+    if len(schemes) == 1:
+        least = min(records, key=lambda record: record.time_p50_seconds or 0)
+        most = max(records, key=lambda record: record.busbw_bytes_per_second or 0)
+        shortest = f"{seconds(least.time_p50_seconds)} for {volume(least.message_bytes)}"
+        bandwidth = f"{rate(most.busbw_bytes_per_second)} at {volume(most.message_bytes)}"
+        return f"{schemes[0]} takes {shortest}, and reaches a bus bandwidth of {bandwidth}."
+    winners = dict[int, str]()
+    for size in sorted({record.message_bytes or 0 for record in records}):
+        alike = [record for record in records if record.message_bytes == size]
+        (time, name), *others = sorted((record.time_p50_seconds or 0, str(record.aggregation)) for record in alike)
+        is_ahead = len(alike) == len(schemes) and others[0][0] > NEARLY * time
+        winners[size] = name if is_ahead else "no scheme"
+    ranges = []
+    for name, group in groupby(winners, key=winners.__getitem__):
+        ends = dict.fromkeys(map(volume, itemgetter(0, -1)([*group])))
+        ranges.append(f"{name} {'at' if len(ends) == 1 else 'from'} {' to '.join(ends)}")
+    if len(ranges) > MAX_RANGES:
+        counts = Counter(winners.values()).most_common()
+        ranges = [f"{name} at {count} of {len(winners)} sizes" for name, count in counts]
+    return f"Fastest in this launch, by 10 % or more: {listed(ranges)}."
+
+
 def row(record: Record, launch: Launch) -> list[str]:
     """Return the cells of a case: times over ranks and over repetitions, and bandwidths."""
     begin, p99 = str(record.message_bytes), microseconds(record.time_p99_seconds)
@@ -196,7 +246,7 @@ def wide_row(records: Sequence[Record | None]) -> list[str]:
 
 
 def _quotient(first: Record | None, other: Record | None) -> str:
-    """Return the quotient of two times, and the farther end of its interval as a share of it."""
+    """Return the quotient of two times."""
     if not (first and other and first.time_p50_seconds and other.time_p50_seconds):
         return "-"
     ratio = first.time_p50_seconds / other.time_p50_seconds

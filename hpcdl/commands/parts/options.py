@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from hpcdl import exit_codes
+from hpcdl.commands.parts.topics import topic_of
 from hpcdl.exit_codes import UsageError, refused
 from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, names, nearest, shortened
@@ -91,7 +92,9 @@ class Arguments(argparse.ArgumentParser):
     def refuse(self, word: str) -> NoReturn:
         """Exit with an error about ``word``, an unknown option or an extra argument."""
         if word.startswith("-"):
-            self.error(f"{word}: unknown option{nearest(word, self._option_string_actions)}")
+            topic = topic_of(word)
+            near = nearest(word, self._option_string_actions, f"{self.prog} --help lists all options")
+            self.error(f"{word}: unknown option{f'; hpcdl help {topic} is about it' if topic else near}")
         self.error(f"{word}: one argument too many")
 
 

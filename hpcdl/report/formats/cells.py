@@ -38,6 +38,16 @@ def visible_lines(text: str) -> str:
     return "\n".join(visible(line.replace("\t", "    ")) for line in text.rstrip("\n").split("\n"))
 
 
+_UNIT: Final = re.compile(
+    r"(?<=\d) (?=(?:%|[num]?s|min|h|(?:[kKMGT]i?)?B(?:/s)?|[kMG]?bit(?:/s)?|[MGTP]?FLOP(?:/s)?)(?![\w/]))"
+)
+
+
+def unbroken(text: str) -> str:
+    """Return text with a no-break space between each number and its unit."""
+    return _UNIT.sub("\N{NO-BREAK SPACE}", text)
+
+
 CHANCE: Final = "the difference may be chance"
 """Reason for which a comparison is not decided."""
 Number = float | int | None

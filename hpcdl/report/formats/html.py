@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 
 from hpcdl.exit_codes import FAILED, visible
 from hpcdl.report.formats.canvas import theme_css
-from hpcdl.report.formats.cells import visible_lines
+from hpcdl.report.formats.cells import unbroken, visible_lines
 from hpcdl.report.formats.document import Chart, Document, Section, caption
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import exit_code
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 MAX_FIGURES: Final = 8
 """Figures of a section, at most; the tables have all numbers."""
+
+
+_TEXTS: Final = re.compile(r"<(pre|style|svg|title)\b.*?</\1>|>[^<]+", re.DOTALL)
+"""Elements that stay as they are, and other texts between tags."""
 
 
 class Illustration(NamedTuple):
@@ -62,7 +66,19 @@ def written(pages: Iterable[Document], broken: MutableMapping[str, str] | None =
     broken = {} if broken is None else broken
     numbers = count(1)
     theme = Markup(theme_css())  # noqa: S704 - of constants
-    return _template().render(pages=[_page(page, numbers, broken) for page in pages], theme=theme)
+    text = _template().render(pages=[_page(page, numbers, broken) for page in pages], theme=theme)
+    return _TEXTS.sub(lambda part: part[0] if part[1] else _text(part[0]), text)
+
+
+def _text(text: str) -> str:
+    """Return a text of the page in which numbers and units stay together, and backticks enclose code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", unbroken(text)).replace("\N{NO-BREAK SPACE}", "&nbsp;")
+
+
+def _with_link(text: str, parts: Sequence[Part]) -> Markup:
+    """Return a text whose number of warnings is a link to the section that has them, if there is one."""
+    link = "".join(rf'<a href="#{part.anchor}">\g<0></a>' for part in parts if part.section.title == "Warnings")
+    return Markup(re.sub(r"\b\d+ warnings?\b", link or r"\g<0>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
 @cache
@@ -71,13 +87,13 @@ def _template() -> Template:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(visible_lines=visible_lines, breakable=_breakable)
+    environment.filters.update(visible_lines=visible_lines, breakable=_breakable, with_link=_with_link)
     return environment.get_template("page.html")
 
 
 def _breakable(text: str) -> Markup:
-    """Return text that a narrow column may break after commas and opening parentheses."""
-    return Markup(re.sub(r"(?<=[(,])(?=\S)", "<wbr>", str(escape(text))))  # noqa: S704 - it is escaped
+    """Return text that a narrow column may break after commas, underscores and opening parentheses of names."""
+    return Markup(re.sub(r"(?<=\S[(,_])(?=\S)", "<wbr>", str(escape(text))))  # noqa: S704 - it is escaped
 
 
 def _page(page: Document, numbers: Iterator[int], broken: MutableMapping[str, str]) -> Page:
@@ -90,7 +106,7 @@ def _page(page: Document, numbers: Iterator[int], broken: MutableMapping[str, st
     parts = []
     for whole in others:
         # values that all rows of a table share stand above it, and details come last
-        section = replace(whole, tables=[table.without_constant().with_details_last() for table in whole.tables])
+        section = replace(whole, tables=[table.presented().with_details_last() for table in whole.tables])
         charts, errors = list[Illustration](), dict[str, str]()
         for chart in section.charts[:MAX_FIGURES]:
             try:

@@ -12,14 +12,14 @@ import socket
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from xml.etree import ElementTree as ET
 
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE, visible
-from hpcdl.report.formats.cells import NONE, fenced, markdown_cell
+from hpcdl.report.formats.cells import NONE, fenced, markdown_cell, unbroken
 from hpcdl.report.formats.cells import markdown as escaped
 from hpcdl.report.formats.document import Document, Section
-from hpcdl.report.formats.tables import Table
+from hpcdl.report.formats.tables import INTERVAL, Table
 from hpcdl.report.formats.verdicts import Verdict
 
 
@@ -52,6 +52,7 @@ def markdown_table(table: Table) -> str:
 
 
 def _markdown_table(table: Table) -> Iterator[str]:
+    table = table.presented()
     if table.title:
         yield from (f"### {escaped(table.title)}", "")
     if table.caption:
@@ -88,8 +89,11 @@ SPECIAL: Final = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {character: f"{{{character}}}" for character in "-[]"}
     | {pair[0]: rf"\text{pair[1:]}{{}}" for pair in NAMED}
+    | {"\N{NO-BREAK SPACE}": "~"}
 )
 """Characters that LaTeX, or its ligatures, would change."""
+MAX_LATEX: Final = 7
+"""Columns of a table for a page of a paper, at most."""
 WIDE: Final = 40
 """Characters of a column beyond which its cells are wrapped."""
 
@@ -106,14 +110,19 @@ def latex(pages: Iterable[Document]) -> str:
 
 
 def latex_table(table: Table) -> str:
-    r"""Return one table, without a preamble, for a document that loads the packages which the first line names."""
+    r"""Return one table, without a preamble, for a document that loads the packages which the first line names.
+
+    It has the columns that matter most, :data:`MAX_LATEX` at most.
+    """
+    table = table.without(*table.details).presented()
+    table = table.without(*table.surplus(MAX_LATEX))
     return "\n".join([f"% \\usepackage{PACKAGES}", *_latex_table(table), ""])
 
 
 def latex_text(text: str) -> str:
     """Return text in which LaTeX sees text only; characters outside of Latin-1 are given by their numbers."""
     plain = re.sub(r"[^\0-\xff]", lambda character: f"U+{ord(character[0]):04X}", visible(text))
-    return plain.translate(SPECIAL)
+    return unbroken(plain).translate(SPECIAL)
 
 
 def _latex_section(section: Section) -> Iterator[str]:
@@ -133,8 +142,11 @@ def _latex_section(section: Section) -> Iterator[str]:
 
 
 def _latex_table(table: Table) -> Iterator[str]:
+    table = table.presented()
     if table.title:
-        yield rf"\paragraph*{{{latex_text(table.title)}}}\mbox{{}}"
+        yield rf"\noindent\textbf{{{latex_text(table.title)}}}\par"
+    if table.caption:
+        yield rf"{{\footnotesize\noindent {latex_text(table.caption)}\par}}"
     widest = [max(map(len, column)) for column in zip(table.header, *table.rows, strict=True)]
     columns = "".join(
         r">{\raggedright\arraybackslash}p{55mm}" if width > WIDE else "l" if number < table.left else "r"
@@ -146,7 +158,7 @@ def _latex_table(table: Table) -> Iterator[str]:
     yield from map(_latex_row, table.rows)
     yield r"\bottomrule"
     yield r"\end{longtable}}"
-    for note in table.notes:
+    for note in filter(None, (table.left_out, *table.notes)):
         yield from (rf"{{\footnotesize {latex_text(note)}}}", "")
 
 
@@ -332,6 +344,7 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
+    table = table.presented()
     yield from _wrapped(table.title)
     yield from _wrapped(table.caption)
     groups: list[str] = []
@@ -340,12 +353,13 @@ def _table(table: Table) -> Iterator[str]:
     ):
         groups, table = [row[0] for row in table.rows], table.without(table.header[0])
     dropped, part = [], HALF
-    while _excess(widths := _widths(table, part)) and table.dispensable:
-        if table.dispensable[0] in table.answers and part == HALF:
-            part *= 2  # names are broken before a column is left out that answers
+    while _excess(widths := _widths(table, part)) and (table.dispensable or part == HALF):
+        if part == HALF and {*table.dispensable[:1]} <= {*table.answers}:
+            part = columns()  # names are broken before a column is left out that answers
             continue
-        dropped.append(table.dispensable[0])
-        table = table.without(dropped[-1])
+        name = table.dispensable[0]
+        dropped += [] if f"{name}{INTERVAL}" in dropped else [name]
+        table = table.narrowed(name)
     group = ""
     for name, row in itertools.zip_longest(["", *groups], (table.header, *table.rows), fillvalue=""):
         if name not in {"", group}:
@@ -366,19 +380,20 @@ def _excess(widths: Sequence[int]) -> bool:
 def _widths(table: Table, part: int) -> list[int]:
     """Return the width of each column: its longest cell, but less if all together do not fit into the terminal.
 
-    Then headings over numbers are wrapped between words, then words are. Numbers, and names up to ``1 / part`` of
-    the terminal, are never broken, so that the widths may exceed the terminal.
+    Then headings over numbers are wrapped between words, then words are. Names are broken where :func:`_pieces`
+    allows it, those up to ``1 / part`` of the terminal and numbers never, so that widths may exceed the terminal.
     """
     every = list(zip(table.header, *table.rows, strict=True))
     widths = [max(map(len, column)) for column in every]
-    longest = [max(len(word) for cell in column for word in cell.split() or [""]) for column in every]
-    whole = [max(map(len, [*head.split(), *cells])) for head, *cells in every]
+    longest = [max(len(word) for cell in column for word in unbroken(cell).split(" ")) for column in every]
+    whole = [max(map(len, [*unbroken(head).split(" "), *cells])) for head, *cells in every]
     text = {
         place for place, (_, *cells) in enumerate(every) for cell in cells if " " in cell and cell[0].isalpha()
     }
     words = sorted({*range(table.left), *text})
     numbers = [place for place in range(len(every)) if place not in words]
-    least = [min(width, (columns() - GAP) // part) for width in longest]
+    pieces = [max(len(piece) for cell in column for piece in _pieces(cell)) for column in every]
+    least = [max(min(word, (columns() - GAP) // part), piece) for word, piece in zip(longest, pieces, strict=True)]
     for place in range(table.left, len(every)):  # numbers among words are never broken
         least[place] = max([least[place], *(len(cell) for cell in every[place][1:] if cell[:1].isdigit())])
     for among, floor in ((numbers, whole), (words, least)):
@@ -390,6 +405,24 @@ def _widths(table: Table, part: int) -> list[int]:
     return widths
 
 
+class _Pieces(textwrap.TextWrapper):
+    """Breaks lines also within names: after a hyphen, underscore, comma, parenthesis, equals sign or slash."""
+
+    wordsep_simple_re = re.compile(r"( +|(?<=[\w)][-_,(=/])(?=\w))")
+
+
+def _pieces(text: str) -> list[str]:
+    """Return the parts of a text that lines never break: parts of names, and numbers with their units."""
+    return _Pieces.wordsep_simple_re.split(unbroken(text))
+
+
 def _wrapped(text: str, width: int | None = None, indent: str = "") -> list[str]:
-    """Break a text into lines; those of prose have at most 100 letters, on any terminal."""
-    return textwrap.wrap(text, width or min(columns(), 100), subsequent_indent=indent, break_on_hyphens=False)
+    """Break a text into lines, names only if they are too long; prose has at most 100 letters a line."""
+    options: Any = {"break_on_hyphens": False, "break_long_words": False, "subsequent_indent": indent}
+    width = width or min(columns(), 100)
+    whole = textwrap.wrap(unbroken(text), width, **options)
+    return [
+        line.replace("\N{NO-BREAK SPACE}", " ")
+        for long in whole
+        for line in ([long] if len(long) <= width else _Pieces(width, **options).wrap(long))
+    ]

@@ -14,7 +14,7 @@ from hpcdl.analysis.run.record import ANY, Key, Record, group_by_key, judge_meth
 from hpcdl.analysis.statistics.estimates import Interval
 from hpcdl.registry import parts
 from hpcdl.report.formats.cells import percent, plural
-from hpcdl.report.run.names import Names, link_title, network_name
+from hpcdl.report.run.names import Names, link_title, network_name, without_settings
 from hpcdl.trace.quantity import Quantity
 
 
@@ -299,7 +299,10 @@ def _networks(records: Sequence[Record]) -> list[str]:
     """
     models = [str(record.model or "") for record in records]
     alike = {head: {model for model in models if parts(model)[0] == head} for head, _ in map(parts, models)}
-    names = [network_name(parts(model)[0] if len(alike[parts(model)[0]]) == 1 else model) for model in models]
+    is_one = [len(alike[parts(model)[0]]) == 1 for model in models]
+    names = [
+        network_name(without_settings(name) if one else name) for name, one in zip(models, is_one, strict=True)
+    ]
     run = ["simulated" if record.network else "replayed" if record.kind == "replay" else "" for record in records]
     return [f"{how} {name}".strip() for how, name in zip(run, names, strict=True)] if len(set(run)) > 1 else names
 

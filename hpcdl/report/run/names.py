@@ -162,9 +162,17 @@ def link_title(name: str) -> str:
     return name
 
 
+def without_settings(model: str) -> str:
+    """Return a network without its settings; a table of layers keeps its file, which names it."""
+    head, given = parts(model)
+    return f"{head}(path={given['path']})" if head == "layers" and "path" in given else head
+
+
 def network_name(model: str) -> str:
     """Return the name of a network in the literature, with its settings in words; ``model`` if it has none."""
     head, given = parts(model)
+    if head == "layers" and "path" in given:
+        return Path(given["path"]).stem
     with suppress(ValueError):  # a network of another program
         if name := registry.title("models", head):
             words = [f"{value} {key}" if key.endswith("s") else f"{key} {value}" for key, value in given.items()]
@@ -174,7 +182,7 @@ def network_name(model: str) -> str:
 
 def where(record: Record) -> str:
     """Return model, ranks, network and straggler of a case, for the end of a sentence: " (LeNet-5, 4 ranks)"."""
-    model, ranks = network_name(parts(record.model or "")[0]), plural(record.ranks, "rank")
+    model, ranks = network_name(without_settings(record.model or "")), plural(record.ranks, "rank")
     words = (model, ranks, link_title(record.network or ""), slowed(record.straggler or ""))
     return f" ({', '.join(filter(None, words))})"
 

@@ -1,6 +1,7 @@
 """Answers of ``hpcdl predict``: up to how many ranks of a network training stays near-linear, and times."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
@@ -8,13 +9,15 @@ from typing import Final
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.run.scaling import NEAR_LINEAR
 from hpcdl.analysis.statistics.estimates import Interval
+from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.network_file import bounds
 from hpcdl.prediction.predict import Prediction
-from hpcdl.registry import parts
 from hpcdl.report.formats.cells import digits, interval, percent, plural, seconds, spread, volume
 from hpcdl.report.formats.verdicts import Verdict
-from hpcdl.report.run.names import Names, in_words, network_name, scheme_name, title_of
+from hpcdl.report.run.names import Names, in_words, network_name, scheme_name, title_of, without_settings
 
+SHEETS: Final = "network from data sheets: two to three times too fast on four clusters"
+"""Median errors of such networks, of reports/clusters.md."""
 YES, NO, OPEN = "yes", "no", "not decided"
 ANSWERS: Final = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}
 """Words of verdicts by the answer to whether a number of ranks is near-linear."""
@@ -23,9 +26,12 @@ ANSWERS: Final = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}
 def by_problem(rows: Sequence[Record]) -> dict[str, list[Record]]:
     """Return predicted steps by their problem in words: its rows have one table."""
     groups: dict[str, list[Record]] = {}
+    alike = Counter(map(without_settings, {str(row.model) for row in rows}))
     for row in rows:
         batch = (row.global_batch or 0) // (1 if row.scaling == "strong" else row.ranks)
-        what = ", ".join(filter(None, (f"{row.model} on {row.dataset}", row.backend, row.dtype)))
+        head = without_settings(str(row.model))
+        problem = f"{network_name(head if alike[head] == 1 else str(row.model))} on {row.dataset}"
+        what = ", ".join(filter(None, (problem, row.backend, row.dtype)))
         groups.setdefault(f"{what}, {row.scaling} scaling, {batch} images", []).append(row)
     return groups
 
@@ -62,10 +68,11 @@ def near_linear(row: Record, gain: Interval) -> str:
 def verdicts(prediction: Prediction) -> list[Verdict]:
     """Return an answer per problem, else one per collective, or per mesh."""
     where, groups = prediction.estimate.title, by_problem(prediction.steps).values()
-    heads = [parts(str(group[0].model))[0] for group in groups]
+    models = [str(group[0].model) for group in groups]
+    heads = [*map(without_settings, models)]
     told = [
-        _of_steps(group, where, network_name(head if heads.count(head) == 1 else str(group[0].model)))
-        for head, group in zip(heads, groups, strict=True)
+        _of_steps(group, where, network_name(head if heads.count(head) == 1 else model))
+        for head, model, group in zip(heads, models, groups, strict=True)
     ]
     told += [_of_operation(prediction.rows, where)] if prediction.rows and not told else []
     for training in prediction.meshes:
@@ -144,7 +151,7 @@ def badges(prediction: Prediction) -> list[str]:
     computing = any(row.compute_times in prediction.disturbed for row in prediction.steps)
     marks = {
         "simulated": True,
-        "network without known errors": not estimate.certainty,
+        SHEETS: not estimate.certainty and estimate.network.name in NETWORKS,
         f"up to {digits(farthest)} times the measured ranks": farthest,
         "cost parameters undetermined": any(row.undetermined for row in rows),
         "computing disturbed by other load": computing,

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -187,7 +187,7 @@ def _lost_cases(learned: Sequence[Row]) -> list[str]:
 
 def accuracy_range(learned: Sequence[Row]) -> str:
     """Return the least and the highest final accuracy of a problem."""
-    place, final = _where(learned), Record.final_accuracy
+    place, same, final = _where(learned), _same_network(learned), Record.final_accuracy
     accuracy = {_name(row): row.scale.median(final) or 0.0 for row in learned if not _diverged(row)}
     if not accuracy:
         return f"Training diverged with every method{place}."
@@ -203,8 +203,22 @@ def accuracy_range(learned: Sequence[Row]) -> str:
         return f"The final accuracy of {method}{batches} is {high}{compared}{single.removesuffix(' each')}{place}."
     if low == high:
         every = "Both" if len(accuracy) == 2 else f"All {len(accuracy)}"
-        return f"{every} methods reach a final accuracy of {low}{single}{place}."
-    return f"Final accuracies range from {low} ({least}) to {high} ({most}){single}{place}."
+        return f"{same}{every} methods reach a final accuracy of {low}{single}{place}."
+    return f"{same}Final accuracies range from {low} ({least}) to {high} ({most}){single}{place}."
+
+
+def _same_network(learned: Sequence[Row]) -> str:
+    """Return whether synchronous methods trained one network; empty except for two ranks.
+
+    No order of summation changes the sum of two vectors, so that all schemes must give the same bits.
+    """
+    records = [record for row in learned for record in row.scale.records if record.ranks == 2]
+    recipe_of = attrgetter("strategy", "compression", "optimizer", "schedule", "learning_rate", "seed")
+    trained = {(recipe_of(record), record.final_accuracy, record.final_loss) for record in records}
+    recipes = {recipe for recipe, *_ in trained}
+    if len(learned) < 2 or {recipe[:2] for recipe in recipes} != {("synchronous", "none")}:
+        return ""
+    return f"Same network: {'yes' if len(trained) == len(recipes) else 'no'}. "
 
 
 def courses(findings: Findings) -> list[Lines]:

@@ -11,7 +11,7 @@ from hpcdl.analysis.run.record import Record, group_by_key
 from hpcdl.prediction.network_file import NetworkEstimate, costs_of, described
 from hpcdl.prediction.parallelism import LayerSplits, Parallelism
 from hpcdl.prediction.predict import Prediction
-from hpcdl.report.formats.cells import NONE, digits, percent, plural, rate, seconds, signed
+from hpcdl.report.formats.cells import NONE, digits, percent, plural, rate, seconds, signed, volume
 from hpcdl.report.formats.document import Document, Section, headed
 from hpcdl.report.formats.tables import Column, Table, table
 from hpcdl.report.run import predicted_answers, published_results
@@ -209,27 +209,24 @@ def _steps_table(title: str, group: Sequence[Record]) -> Table:
 
 
 def _step_columns(group: Sequence[Record]) -> Sequence[Column[Record]]:
-    """Return the columns of a problem's steps; speed-ups are against the predicted step on one rank."""
+    """Return the columns of a problem's steps; efficiencies are against the predicted step on one rank."""
     gains = {id(row): speedup for row in group if (speedup := predicted_answers.speedup(row, group))}
 
-    def gain(row: Record, ranks: int = 1) -> str:
-        return digits(gains[id(row)].value / ranks) if id(row) in gains else NONE
+    def efficiency(row: Record) -> str:
+        return digits(gains[id(row)].value / row.ranks) if id(row) in gains else NONE
 
     def near_linear(row: Record) -> str:
         is_judged = id(row) in gains and row.ranks > 1
         return predicted_answers.near_linear(row, gains[id(row)]) if is_judged else NONE
 
-    def images(row: Record) -> str:
-        return "" if row.lockstep else _beside(row.predicted_images_per_second, row.images_per_second)
-
     return (
         *(RANKS, PREDICTED, INTERVAL),
         value(Record.step_seconds, "measured", importance="answer"),
         ERROR,
-        Column("images/s", images),
+        Column("images/s", lambda row: _beside(row.predicted_images_per_second, row.images_per_second)),
+        Column("buckets during backward", lambda row: volume(row.bucket_bytes)),
         Column("staleness", lambda row: _beside(row.predicted_staleness_mean, row.staleness_mean)),
-        Column("speed-up", gain, importance="answer"),
-        Column("efficiency", lambda row: gain(row, row.ranks)),
+        Column("efficiency", efficiency, importance="answer"),
         Column("near-linear", near_linear, importance="answer"),
         *(SIMULATED, FLAGS),
     )

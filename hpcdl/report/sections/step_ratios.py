@@ -18,7 +18,7 @@ from hpcdl.report.formats.tables import Column
 from hpcdl.report.run.declaration import METHOD, RANKS, Answer, Declaration, median, one_table, per_setting
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, rows
-from hpcdl.report.run.names import Names, in_words, network_name, scheme_name, title_of
+from hpcdl.report.run.names import Names, in_words, network_name, scheme_name, title_of, without_settings
 from hpcdl.report.run.views import Side, View
 from hpcdl.training.parts.traits import Strategy
 
@@ -48,7 +48,7 @@ BATCHES: Final = View(
     [(Record.step_seconds, "long")],
     against=lambda side, sides: int(side.name) == min(int(other.name) for other in sides),
     subject=lambda _, side, __: f"a batch of {side.name}",
-    where=lambda _, side: f"for {network_name(parts(str(side.record.model))[0])}",
+    where=lambda _, side: f"for {network_name(without_settings(str(side.record.model)))}",
 )
 
 
