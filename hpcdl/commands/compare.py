@@ -26,6 +26,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("-o FILE", "write a page too: .html or .md", dest="output", type=path)
     parser.option("--json", "one JSON document")
     parser.option("--junit FILE", "write JUnit XML too", type=path)
+    parser.log_option()
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("--jitter CV", effect, type=_deviation)
     parser.option("--save FILE.toml", "write the network to a file", type=path)
     parser.option("--json", "one JSON document with a record per case")
+    parser.log_option()
 
 
 def _deviation(text: str) -> float:

@@ -37,6 +37,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("--network NETWORK", effect, default="")
     parser.option("--predict", "fit a network to runs that keep no predictions, and predict their times on it")
     parser.option("--together", "pool the runs: launches of one suite, also on several numbers of nodes")
+    parser.log_option()
 
 
 def _link(text: str) -> float:

@@ -163,6 +163,9 @@ def _operations(
         if ranks and not given:
             left_out.append(f"{first.case} on other ranks: --ranks is for collectives and training steps")
         for p in given or sorted(cases):
+            if not p:
+                left_out.append(f"{first.case}: its log does not state the ranks: --log ranks=N")
+                break
             try:
                 row = _predicted(cases.get(p), first, p, estimate)
             except ValueError as error:
@@ -247,11 +250,16 @@ def network_named(name: str) -> tuple[NetworkEstimate, Source]:
         with refused("--network "):
             return load_network(path), Source()
     run, measured = _read(path)
+    if any(record.log and not record.nodes for record in measured):
+        raise UsageError(f"--network {path}: the log does not state the nodes of its ranks: --log nodes=N")
     kept, notes = with_own_cores(measured)
     try:
-        return fitted(run, measured_programs(kept), notes), Source(measured, run, (), measured)
+        # algorithms of other tools may have no program here
+        programs = _programs(kept) if any(record.log for record in kept) else measured_programs(kept)
+        return fitted(run, programs, notes), Source(measured, run, (), measured)
     except (CannotFitError, ValueError) as error:
-        raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
+        hint = "; state what the log does not: --log algorithm=ring --log ranks=N" if measured[0].log else ""
+        raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}{hint}") from None
 
 
 def expect(network: Network, measured: Sequence[Record]) -> None:

@@ -33,7 +33,11 @@ class Description:
     optimizer = text("update rule, how the rate changes, and the rate itself")
     schedule = text()
     learning_rate = number()
-    ranks = Quantity("integer", 1, "MPI processes, and their hosts; of a simulated case the modelled ones")
+    ranks = Quantity(
+        "integer null",
+        1,
+        "MPI processes, and their hosts; of a simulated case the modelled ones; empty: a log does not state them",
+    )
     nodes = count(heading="nodes")
     threads_per_rank = count("threads for BLAS and compiled kernels")
     global_batch = count("images in a step of all ranks; images of one rank, in weak scaling")
@@ -115,6 +119,7 @@ class Origin:
         "machines or libraries",
         reduction="first",
     )
+    log = text("of a log of another tool: the tool, its version, and what its times are")
     slurm_job = text("number of the Slurm job, `JOB_TASK` in a job array")
     launches = known_count(
         "launches of the case whose times count in this row; disturbed ones that do not, as others are undisturbed"

@@ -91,7 +91,8 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
     @property
     def row(self) -> JsonObject:
         """The columns by name, in their order."""
-        return {**{name: quantity.of(self) for name, quantity in COLUMNS.items()}, **self.further}
+        row = {**{name: quantity.of(self) for name, quantity in COLUMNS.items()}, **self.further}
+        return {**row, "ranks": self.ranks or None}
 
     @cached_property
     def spec(self) -> Any:
@@ -214,7 +215,7 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
     @property
     def words(self) -> dict[str, str]:
         """The conditions in words, by subject."""
-        given, subjects = self.settings, dict[str, str]()
+        given, subjects = self.settings, {"log": self.log.partition(":")[0]} if self.log else dict[str, str]()
         if self.network:
             ranks = given.get("ranks_per_host", 1)
             words = [f"simulated on {self.network}", f"{ranks} rank{'s' * (ranks != 1)} per node", _times(given)]

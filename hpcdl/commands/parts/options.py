@@ -23,6 +23,7 @@ from hpcdl import exit_codes
 from hpcdl.exit_codes import UsageError, refused
 from hpcdl.launch.process import is_first
 from hpcdl.registry import MAX_INTEGER, names, nearest, shortened
+from hpcdl.trace import log_facts
 
 if TYPE_CHECKING:
     from hpcdl.analysis.over_time.regressions import Accepted
@@ -73,6 +74,12 @@ class Arguments(argparse.ArgumentParser):
         elif flags and "choices" not in settings:
             settings["action"] = "store_true"
         self.add_argument(*names, help=effect, **settings).completer = completer  # type: ignore[attr-defined]
+
+    def log_option(self) -> None:
+        """Declare ``--log``, which states what logs of other tools leave open; no fact is stated before it."""
+        log_facts.forget()
+        effect = f"what a log of another tool does not state: {', '.join(log_facts.FACTS)}; may be repeated"
+        self.option("--log KEY=VALUE", effect, action="append", type=log_facts.state)
 
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""

@@ -33,11 +33,16 @@ class Group(NamedTuple):
     @property
     def title(self) -> str:
         """Collective, ranks, type and conditions in words."""
-        return self.titled(plural(self.ranks, "rank"))
+        return self.titled(ranks_in_words(self.ranks))
 
     def titled(self, subject: str) -> str:
         """Return the title with another subject instead of the ranks."""
         return ", ".join((self.collective, subject, self.dtype or "bytes", *self.conditions))
+
+
+def ranks_in_words(ranks: int) -> str:
+    """Return a number of ranks with its noun; 0: a log does not state it."""
+    return plural(ranks, "rank") if ranks else "ranks not stated"
 
 
 def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
@@ -164,7 +169,7 @@ def _times(axis: Axis, timed: Iterable[tuple[str, str, float, Record]]) -> list[
         bounds = (record.time_p50_low_seconds, record.time_p50_high_seconds)
         point = Point(place, record.time_p50_seconds or 0.0, *(bounds if None not in bounds else ()))
         charts.setdefault(title, {}).setdefault(name, []).append(point)
-        measured = "Median time of the slowest rank; bars are 95 % intervals."
+        measured = record.log or "Median time of the slowest rank; bars are 95 % intervals."
         notes[title] = "Simulated times." if record.network else measured
     axes = axis, Axis("time", seconds, 10)
     return [chart for title in charts for chart in curves(title, axes, charts[title], notes[title], best=LOWEST)]
@@ -355,7 +360,7 @@ def families(findings: Findings) -> list[tuple[Family, list[Record]]]:
             continue
         for group in sorted(of_ranks, key=lambda group: -group.ranks):
             points = [Comparable(volume(size), known[group, size]) for size in sizes(groups[group])]
-            subject = _subject(group, f"on {plural(group.ranks, 'rank')}")
+            subject = _subject(group, f"on {plural(group.ranks, 'rank')}" if group.ranks else "of unknown ranks")
             described.append((Family(subject, group.title, points), groups[group]))
     return sorted(described, key=lambda item: any(map(_shares_cores, item[1])))
 

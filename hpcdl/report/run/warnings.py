@@ -63,6 +63,7 @@ def case_name(record: Record) -> str:
 def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Return all doubts about the numbers, worst first."""
     measured = [record for record in records if not record.network]  # the others are simulated
+    recorded_here = [record for record in measured if not record.log]
     return [
         *(f"{line}." for line in run.copies),
         *_diverged(records),
@@ -70,9 +71,10 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
         *_repeated(run),
         *_mixed(run),
         *_emulated(run),
-        *_incomplete(run, measured),
+        *_logs(run, measured),
+        *_incomplete(run, recorded_here),
         *_oversubscribed(run, measured),
-        *_disturbed(measured),
+        *_disturbed(recorded_here),
         *_unhealthy(measured),
         *(_machine(run.environment) if measured or not records else ()),
     ]
@@ -121,6 +123,18 @@ def _mixed(run: Run) -> Iterator[str]:
             f"The cases ran in {len(keys)} environments ({', '.join(keys)}), which tables do not separate: "
             "differences may come from the machine or the software. Run all cases in one environment."
         )
+
+
+def _logs(run: Run, records: Sequence[Record]) -> Iterator[str]:
+    """Say what the times of logs are, how many launches there are, and what the logs do not state."""
+    for words, some in group_by_key((record.log, record) for record in records if record.log).items():
+        facts = {name: [getattr(record, name) for record in some] for name in ("ranks", "nodes", "placement")}
+        facts["placement"] = [record.placement for record in some if record.kind == "collective"]
+        facts["library"] = [run.environment.get("library")]
+        unknown = ", ".join(name for name, values in facts.items() if not all(values))
+        count = "one launch" if some[0].launches == 1 else f"{some[0].launches} launches"
+        remedy = f" Not stated: {unknown}; --log KEY=VALUE states it." if unknown else ""
+        yield f"The times are those of a log, {words}; {count}.{remedy}"
 
 
 def _emulated(run: Run) -> Iterator[str]:
