@@ -13,6 +13,7 @@ from hpcdl.exit_codes import UsageError, refused
 
 if TYPE_CHECKING:
     from hpcdl.analysis.over_time.series import RunSeries
+    from hpcdl.trace.log import Facts
 
 
 def arguments(parser: Arguments) -> None:
@@ -37,7 +38,7 @@ def execute(options: argparse.Namespace) -> int:
 
     check_page(options.output, ".html", ".md")
     accepted = [] if options.accept is None else read_accepted(options.accept)
-    (baseline, candidate), copies = _series(options.baseline, options.candidate)
+    (baseline, candidate), copies = _series(options.baseline, options.candidate, facts=options.log)
     now = dt.datetime.now(dt.UTC)
     with refused():
         comparison = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
@@ -52,7 +53,7 @@ def execute(options: argparse.Namespace) -> int:
     return page.verdicts[0].row.code
 
 
-def _series(*given: Sequence[Path]) -> tuple[list[list[RunSeries]], list[str]]:
+def _series(*given: Sequence[Path], facts: Facts) -> tuple[list[list[RunSeries]], list[str]]:
     """Read both sides; copies of a run count once, and have one line each.
 
     Raises TraceError for a run that cannot be read, UsageError for one that is on both sides.
@@ -64,7 +65,7 @@ def _series(*given: Sequence[Path]) -> tuple[list[list[RunSeries]], list[str]]:
     copies = [Copies() for _ in given]
     for paths, of_side in zip(given, copies, strict=True):
         runs = [run for path in paths for run in runs_in(path)]
-        sides.append(without_copies([launch for run in runs for launch in read_launches(run)], of_side))
+        sides.append(without_copies([launch for run in runs for launch in read_launches(run, facts)], of_side))
     of_baseline = {identity: run.path for run in sides[0] for identity in run.identities}
     for run in sides[1]:
         if original := next((of_baseline[name] for name in run.identities if name in of_baseline), None):

@@ -14,7 +14,6 @@ from hpcdl.exit_codes import UsageError, refused
 def arguments(parser: Arguments) -> None:
     effect = "folder of run folders and logs, at any depth, or a file of series: name,date,value"
     parser.option("folder DIR|FILE.csv", effect, type=path)
-    parser.option("--higher-is-better", "of the series in a file: a lower value is a regression")
     stale = "exit code 3 if the newest run began longer ago, in hours or days (3d)"
     parser.option("--stale 36h", stale, type=duration)
     parser.option("--accept FILE", "TOML file of accepted regressions, slow hosts and missing cases", type=path)
@@ -49,7 +48,7 @@ def execute(options: argparse.Namespace) -> int:
     accepted = [] if options.accept is None else read_accepted(options.accept)
     switches = {} if options.switches is None else _switches(options.switches)
     try:
-        runs, skipped, unread = read_archive(options.folder, now, show, higher=options.higher_is_better)
+        runs, skipped, unread = read_archive(options.folder, now, show, options.log)
     except OSError as error:
         raise UsageError(f"{options.folder}: {error.strerror}") from None
     for line in [*skipped, *unread]:

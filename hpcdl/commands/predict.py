@@ -61,6 +61,7 @@ def execute(options: argparse.Namespace) -> int:
             meshes=options.parallelism,
             show=show,
             jitter=options.jitter,
+            facts=options.log,
         )
     if options.save:
         if predicted.estimate.network.topology is not None and not predicted.estimate.topology:

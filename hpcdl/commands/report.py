@@ -59,11 +59,11 @@ def execute(options: argparse.Namespace) -> int:
 
     output: Path | None = options.output
     if (form := _form(options)) == RECORDS:
-        write_records(options.output, options.runs, predict=options.predict)
+        write_records(options.output, options.runs, predict=options.predict, facts=options.log)
         return OK
-    network = network_named(options.network)[0].network if options.network else None
+    network = network_named(options.network, options.log)[0].network if options.network else None
     make = partial(_text, options, form, Reference(network, options.link, options.predict))
-    text, broken = rendered(options.runs, make, launches=options.together)
+    text, broken = rendered(options.runs, make, launches=options.together, facts=options.log)
     if output is not None and LIST not in {options.figure, options.table}:
         write_output("-o", output, text)
     else:

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcdl.analysis.over_time import pairing
 from hpcdl.analysis.over_time.change_points import AFTER, BEFORE, MIN_EFFECT, REMEMBERED, Change
-from hpcdl.analysis.over_time.series import INVERSE, VALUE, History, Job
+from hpcdl.analysis.over_time.series import History, Job
 from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
 from hpcdl.analysis.run.record import group_by_key
@@ -81,7 +81,7 @@ def label(history: History, series: int) -> str:
 def group(history: History, series: int) -> str:
     """Return the kind of case, ranks and measure of a series."""
     case = history.case(series)
-    return f"{case.kind}, {case.ranks or 'unknown'} ranks, {history.keys[series].measure}"
+    return f"{case.kind}, {case.ranks} ranks, {history.keys[series].measure}"
 
 
 def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
@@ -106,7 +106,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     elif word in {"regressed", "returned"} and not event.open:
         word = "small" if all(change.is_small for change in event.changes) else "repaired"
     remedy = ""
-    if event in verdict.open_events[:1]:
+    if event in verdict.open_events[:1] and history.case(changes[0].series).kind != "series":
         runs = [job.path for job in history.jobs[max(0, event.first - AFTER) : event.first + AFTER]]
         remedy = f"Compare the runs: hpcdl compare {shlex.join([*runs[:-AFTER], '--with', *runs[-AFTER:]])}"
     return Verdict(
@@ -122,9 +122,11 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
 
 
 def _level(measure: str, value: Number) -> str:
-    """Return a time, or a value of a series of others, as it is printed."""
-    inverse = measure == INVERSE and value
-    return digits(1 / inverse if inverse else value) if measure in {VALUE, INVERSE} else seconds(value)
+    """Return a time, or a value of a series of another tool with its unit, as it is printed."""
+    unit = measure.removeprefix("inverse ")
+    if measure.endswith(("_seconds", "_to_target")):
+        return seconds(value)
+    return f"{digits(1 / value if value and unit != measure else value)} {unit}".removesuffix(" value")
 
 
 def _levels(change: Change) -> tuple[float, float]:

@@ -82,7 +82,7 @@ def _event(verdict: SuiteVerdict, event: Event) -> dict[str, object]:
 def _series(history: History, series: int) -> dict[str, object]:
     key, case = history.keys[series], history.case(series)
     names = {"case": key.case, "measure": key.measure, "environment_key": key.environment_key}
-    return {**names, "kind": case.kind, "ranks": case.ranks or None, "message_bytes": case.message_bytes}
+    return {**names, "kind": case.kind, "ranks": case.ranks, "message_bytes": case.message_bytes}
 
 
 def _runs(history: History, *numbers: int) -> dict[str, str]:

@@ -33,11 +33,7 @@ class Description:
     optimizer = text("update rule, how the rate changes, and the rate itself")
     schedule = text()
     learning_rate = number()
-    ranks = Quantity(
-        "integer null",
-        1,
-        "MPI processes, and their hosts; of a simulated case the modelled ones; empty: a log does not state them",
-    )
+    ranks = Quantity("integer", 1, "MPI processes, and their hosts; of a simulated case the modelled ones")
     nodes = count(heading="nodes")
     threads_per_rank = count("threads for BLAS and compiled kernels")
     global_batch = count("images in a step of all ranks; images of one rank, in weak scaling")

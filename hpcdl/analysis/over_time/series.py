@@ -43,10 +43,6 @@ LEFT_OUT: Final = ("counters", "counters_after", "failed_cases", "cases_not_run"
 """Entries of an environment's description that are no property of the environment, and large."""
 SERIES_TABLES: Final = ("steps", "evaluations", "ranks")
 """Tables of a run from which series are computed."""
-VALUE: Final = "value"
-"""Measure of a series of others that are no times; a higher value is worse."""
-INVERSE: Final = "inverse value"
-"""Measure of a series of others of which a higher value is better."""
 OF_RANK: Final = ("hostname", "slurm_node", "affinity", "threads")
 """Entries of a rank's description that are kept."""
 

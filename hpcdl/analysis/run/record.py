@@ -91,8 +91,7 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
     @property
     def row(self) -> JsonObject:
         """The columns by name, in their order."""
-        row = {**{name: quantity.of(self) for name, quantity in COLUMNS.items()}, **self.further}
-        return {**row, "ranks": self.ranks or None}
+        return {**{name: quantity.of(self) for name, quantity in COLUMNS.items()}, **self.further}
 
     @cached_property
     def spec(self) -> Any:

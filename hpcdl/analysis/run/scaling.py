@@ -215,10 +215,8 @@ WORD: Final = Quantity[Any]("string null", None)
 """Numbers and other fields of a user's own kind of case."""
 
 
-OF_TRACES: Final = ("bytes_sent_per_rank", "messages_per_rank", "ranks_recorded", "stolen")
-"""Columns that a log of another tool does not tell."""
-OF_REPETITIONS: Final = ("steps", "measured_steps")
-"""Columns that a log of means does not tell."""
+TRACED: Final = ("bytes_sent_per_rank", "messages_per_rank", "ranks_recorded", "stolen", "measured_steps", "steps")
+"""Columns that follow from a trace; a log of another tool states them, or they are unknown."""
 
 
 def _record(point: Point, points: Sequence[Point]) -> Record:
@@ -244,8 +242,9 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
     }
     several = len(point.launches) > 1  # columns of one launch do not hold for all
     columns = {name: _json(value) for name, value in measured.items() if several or value is not None}
-    unknown = [*OF_TRACES * bool(point.record.log), *OF_REPETITIONS * _is_mean(point)]
-    return _recorded(point).but(**{**columns, **dict.fromkeys(("launch", *unknown))})
+    recorded = _recorded(point)
+    columns |= {name: recorded.values.get(name) for name in TRACED if recorded.log}
+    return recorded.but(launch=None, **columns)
 
 
 def _waiting(point: Point) -> JsonObject:
@@ -355,11 +354,11 @@ def _collective(point: Point) -> JsonObject:
     size = point.record.message_bytes if is_one else None
     name = str(point.record.collective or point.record.kind)
     bandwidth = size / times.value if size is not None and times.value > 0 else None
-    ranks, busiest = point.record.ranks, point.record.busiest_bytes
-    factor = bus_factor(name, ranks) if ranks else None
+    factor, busiest = bus_factor(name, point.record.ranks), point.record.busiest_bytes
     if busiest is not None and size:
         factor = busiest / size
-    measured = [vector for vector in point.seconds if len(vector) and not _is_mean(point)]
+    # one time of a log is a mean, which has no quantiles
+    measured = [vector for vector in point.seconds if len(vector) > bool(point.record.log)]
     return {
         **_bounded(Record.time_p50_seconds, times),
         "time_p95_seconds": median_of(np.quantile(vector, 0.95) for vector in measured),
@@ -369,11 +368,6 @@ def _collective(point: Point) -> JsonObject:
         "algbw_bytes_per_second": bandwidth,
         "busbw_bytes_per_second": None if bandwidth is None or factor is None else bandwidth * factor,
     }
-
-
-def _is_mean(point: Point) -> bool:
-    """Return True if the only time is a log's mean over repetitions, which has no quantiles."""
-    return bool(point.record.log) and all(len(vector) == 1 for vector in point.seconds)
 
 
 def _middle(point: Point, of: Callable[[Rows], Vector]) -> float | None:

@@ -33,16 +33,11 @@ class Group(NamedTuple):
     @property
     def title(self) -> str:
         """Collective, ranks, type and conditions in words."""
-        return self.titled(ranks_in_words(self.ranks))
+        return self.titled(plural(self.ranks, "rank"))
 
     def titled(self, subject: str) -> str:
         """Return the title with another subject instead of the ranks."""
         return ", ".join((self.collective, subject, self.dtype or "bytes", *self.conditions))
-
-
-def ranks_in_words(ranks: int) -> str:
-    """Return a number of ranks with its noun; 0: a log does not state it."""
-    return plural(ranks, "rank") if ranks else "ranks not stated"
 
 
 def grouped(records: Iterable[Record], kind: str) -> dict[Group, list[Record]]:
@@ -360,7 +355,7 @@ def families(findings: Findings) -> list[tuple[Family, list[Record]]]:
             continue
         for group in sorted(of_ranks, key=lambda group: -group.ranks):
             points = [Comparable(volume(size), known[group, size]) for size in sizes(groups[group])]
-            subject = _subject(group, f"on {plural(group.ranks, 'rank')}" if group.ranks else "of unknown ranks")
+            subject = _subject(group, f"on {plural(group.ranks, 'rank')}")
             described.append((Family(subject, group.title, points), groups[group]))
     return sorted(described, key=lambda item: any(map(_shares_cores, item[1])))
 

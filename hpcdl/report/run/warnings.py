@@ -127,14 +127,13 @@ def _mixed(run: Run) -> Iterator[str]:
 
 def _logs(run: Run, records: Sequence[Record]) -> Iterator[str]:
     """Say what the times of logs are, how many launches there are, and what the logs do not state."""
-    for words, some in group_by_key((record.log, record) for record in records if record.log).items():
-        facts = {name: [getattr(record, name) for record in some] for name in ("ranks", "nodes", "placement")}
-        facts["placement"] = [record.placement for record in some if record.kind == "collective"]
-        facts["library"] = [run.environment.get("library")]
-        unknown = ", ".join(name for name, values in facts.items() if not all(values))
-        count = "one launch" if some[0].launches == 1 else f"{some[0].launches} launches"
+    for log, record in {record.log: record for record in records if record.log}.items():
+        library = run.environment["mpi"].get("library")
+        known = {"nodes": record.nodes, "placement": record.placement, "library": library}
+        unknown = ", ".join(name for name, value in known.items() if not value)
+        count = "one launch" if record.launches == 1 else f"{record.launches} launches"
         remedy = f" Not stated: {unknown}; --log KEY=VALUE states it." if unknown else ""
-        yield f"The times are those of a log, {words}; {count}.{remedy}"
+        yield f"The times are those of a log, {log}; {count}.{remedy}"
 
 
 def _emulated(run: Run) -> Iterator[str]:

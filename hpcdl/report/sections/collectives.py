@@ -51,10 +51,6 @@ NOTE: Final = (
     "native / p50: below 1 the scheme is slower than the fastest scheme, or than the MPI library. Tied: by a test "
     "of the launches the scheme may be as fast as the fastest one; one launch decides nothing."
 )
-LOG_NOTE: Final = (
-    "Times are those that a log states, mostly means: p50 has them. algbw = size / p50; busbw as nccl-tests "
-    "defines it. The library chose the algorithm where none is named."
-)
 SIMULATED_NOTE: Final = (
     "Simulated: the same program in virtual time on a model of the network, not a measurement. Closed "
     "form: the cost formula in the algorithm's docstring with the model's cost parameters, if all messages have "
@@ -68,8 +64,7 @@ def page(findings: Findings, *, bandwidths: bool = False) -> Section:
         return Section("Bus bandwidth" if bandwidths else "Collectives")
     groups = grouped(findings.records, "collective")
     notes = [
-        *[NOTE] * any(not (record.network or record.log) for record in records),
-        *[LOG_NOTE] * any(bool(record.log) for record in records),
+        *[NOTE] * any(not (rows[0].network or rows[0].log) for rows in groups.values()),
         *[SIMULATED_NOTE] * any(group.network for group in groups),
     ]
     columns = [_columns(rows, partial(_place, standings(findings), group)) for group, rows in groups.items()]

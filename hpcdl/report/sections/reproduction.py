@@ -153,8 +153,7 @@ ALL: Final = (
 def method_page(findings: Findings) -> Section:
     """Return the statistics in words, warm-up counts, command and suite."""
     run, records = findings.run, findings.records
-    # simulated: once, exactly; of a log's means the repetitions are unknown
-    measured = [record for record in records if not record.network and record.measured_steps is not None]
+    measured = [record for record in records if not (record.network or record.log)]  # simulated: once, exactly
     kinds = group_by_key(((record.kind, record.warmup_steps), record.measured_steps) for record in measured)
     counts = [
         f"Cases of kind {kind}: {plural(warmup, 'warm-up step')} left out, then "

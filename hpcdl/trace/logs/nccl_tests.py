@@ -1,21 +1,25 @@
-"""Logs of nccl-tests and rccl-tests: their tables, and the JSON of ``-J``.
+"""Logs of nccl-tests and rccl-tests: tables, the JSON of ``-J``, and the JSON and CSV of rccl-tests' ``-x``.
 
-Tables of older versions do not name the collective, and lists of devices may be cut off. The program in a line
-before tells the collective; else the operation, and busbw / algbw, whose value also depends on the ranks.
+Tables of older versions do not name the collective: the program in a line before tells it, or the operation and
+the bandwidths. Lists of devices may be cut off; then the ranks are unknown.
 """
 
+import csv
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from hpcdl.trace.files import JsonObject, from_json, parse_json
-from hpcdl.trace.log import COLLECTIVES, Format, Line, Log, Row
-from hpcdl.trace.log_facts import stated
+from hpcdl.trace.files import JsonMapping, JsonObject, from_json, parse_json
+from hpcdl.trace.log import COLLECTIVES, Line, Log, Row
 from hpcdl.trace.recorder import Scalar
 
+TOOL: Final = "nccl-tests"
 HEADER: Final = re.compile(r"^\s*#\s+size\s+count\s.*\salgbw\s")
-MARK: Final = re.compile(rf'{HEADER.pattern}|^# nThread \d|^\{{"version":.*"nccl_version":')
+DOCUMENT: Final = re.compile(r'^\{"version":.*"nccl_version":')
+OBJECT: Final = re.compile(r'^\s*\{"(?:numCycle":|#wrong":.*"busBw":)')
+TABLE: Final = re.compile("^numCycle,collective,")
+MARK: Final = re.compile("|".join(each.pattern for each in (HEADER, DOCUMENT, OBJECT, TABLE)) + r"|^# nThread \d")
 PROGRAM: Final = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoall)_perf")
 DEVICE: Final = re.compile(r"^\s*#\s+Rank\s+(\d+)\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
 VERSION: Final = re.compile(r"^(?:# )?(?:nccl-tests version |rccl-tests: Version )(\S+)(?:.*nccl-library=(\d+))?")
@@ -23,21 +27,21 @@ LIBRARY: Final = re.compile(r"^\s*(?:NCCL version |RCCL version ?: ?)(\S+)")
 END: Final = re.compile(r"^\s*#\s*Avg bus bandwidth\s*:")
 TYPES: Final = {"float": "float32", "double": "float64", "half": "float16"}
 PLACEMENTS: Final = ("out_of_place", "in_place")
-PER_PLACEMENT: Final = ("time", "#wrong")
-MAX_RANKS: Final = 4096
-"""Ranks that busbw / algbw may tell."""
+TIMES: Final = "means over repetitions and ranks"
 
 
 def read(_: Path, lines: Sequence[Line]) -> Log:
     """Read a log. Raises ValueError, led by the line."""
-    if lines[0].text.startswith("{"):
-        return _of_json(lines[0])
-    cells, hosts, version, library, program = list[tuple[Line, dict[str, str]]](), dict[int, str](), "", "", ""
-    columns, ended, name = list[str](), False, "NCCL"
+    if DOCUMENT.match(lines[0].text):
+        return _of_document(lines[0])
+    if TABLE.match(lines[0].text) or any(OBJECT.match(line.text) for line in lines):
+        return _of_records(lines)
+    cells, hosts, version, code, program = list[tuple[Line, dict[str, str]]](), dict[int, str](), "", "", ""
+    columns, ended, library = list[str](), False, "NCCL"
     for line in lines:
         if found := PROGRAM.search(line.text):
             program = found[1]
-        name = "RCCL" if "rccl" in line.text.lower() else name
+        library = "RCCL" if "rccl" in line.text.lower() else library
         if HEADER.match(line.text):
             if columns:
                 raise line.error("a second table; split the log")
@@ -46,27 +50,28 @@ def read(_: Path, lines: Sequence[Line]) -> Log:
         elif device := DEVICE.match(line.text):
             hosts[int(device[1])] = device[2]
         elif found := VERSION.match(line.text):
-            version, library = found[1], _version(found[2] or "")
+            version, code = found[1], _version(found[2] or "")
         elif found := LIBRARY.match(line.text):
-            library = found[1]
+            code = found[1]
         elif columns and re.match(r"\s*\d+\s+\d+\s", line.text):
             cells.append((line, line.cells(columns)))
         ended = ended or bool(END.match(line.text))
     if columns and not ended:
         raise lines[-1].error("the log ends before 'Avg bus bandwidth': it is cut")
-    listed = list(hosts.values()) if [*hosts] == [*range(len(hosts))] else []  # a list may be cut
-    collective, ranks = _known(program, len(listed), cells)
-    rows = [
-        _row(line, collective, ranks, name, placement, row | {key: row[prefix + key] for key in PER_PLACEMENT})
-        for line, row in cells
-        for placement, prefix in zip(PLACEMENTS, ("", "in place "), strict=True)
-        if row.get(f"{prefix}time", "N/A") != "N/A"
-    ]
-    return _log(f"{name.lower()}-tests", rows, version, library and f"{name} {library}", listed)
-
-
-def _log(tool: str, rows: Sequence[Row], version: str, library: str, hosts: Sequence[str], date: str = "") -> Log:
-    return Log(tool, "means over repetitions and ranks", rows, version, date, library, hosts)
+    listed = [*hosts.values()] * ([*hosts] == [*range(len(hosts))])  # a list may be cut
+    about = {
+        "collective": _collective(program, [row for _, row in cells]),
+        "ranks": len(listed),
+        "library": library,
+    }
+    rows = list[Row]()
+    for line, row in cells:
+        for placement, prefix in zip(PLACEMENTS, ("", "in place "), strict=True):
+            half = {name: row.get(prefix + name) for name in ("time", "busbw", "#wrong")}
+            if half["time"] not in {None, "N/A"}:
+                rows.append(_row(line, row | half | about | {"placement": placement}))
+    named = f"{library} {code}" if code else ""
+    return Log(f"{library.lower()}-tests", TIMES, rows, version, library=named, hosts=listed)
 
 
 def _version(code: str) -> str:
@@ -74,51 +79,55 @@ def _version(code: str) -> str:
     return f"{int(code) // 10000}.{int(code) // 100 % 100}.{int(code) % 100}" if code else ""
 
 
-def _known(program: str, ranks: int, cells: Sequence[tuple[Line, dict[str, str]]]) -> tuple[str, int]:
-    """Return the collective and the ranks, 0 if unknown. Raises ValueError for an unknown collective."""
-    collective = stated("collective", COLLECTIVES.get(program, ""))
-    sums = all(row.get("redop", "none") != "none" and row.get("root", "-1") == "-1" for _, row in cells)
-    possible = [collective] if collective else ["allreduce", "reduce_scatter"] if sums else []
-    counts = [ranks] if ranks else range(2, MAX_RANKS + 1)
-    found = [(name, p) for name in possible for p in counts if all(_fits(name, p, row) for _, row in cells)]
-    if len(found) == 1:
-        return found[0]
-    if not collective:
-        raise ValueError("the log does not tell the collective: state it with --log collective=allreduce")
-    return collective, ranks
+def _collective(program: str, rows: Sequence[JsonMapping]) -> str:
+    """Return the collective of a program; without one that of sums whose busbw and algbw differ; else empty."""
+    sums = all(row.get("redop", "none") != "none" and row.get("root", "-1") == "-1" for row in rows)
+    excess = sum(float(row["busbw"]) - float(row["algbw"]) for row in rows if sums)
+    return COLLECTIVES.get(program, "allreduce" if excess > 0 else "reduce_scatter" if excess < 0 else "")
 
 
-def _fits(collective: str, ranks: int, row: dict[str, str]) -> bool:
-    """Return True if busbw / algbw is that of a collective on as many ranks, within rounding."""
-    share = (ranks - 1) / ranks
-    factor = {"allreduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}.get(collective, share)
-    half_units = [0.5 * 10.0 ** -len(row[name].partition(".")[2]) for name in ("algbw", "busbw")]
-    return abs(float(row["algbw"]) * factor - float(row["busbw"])) <= half_units[0] * factor + half_units[1] + 1e-9
-
-
-def _row(line: Line, collective: str, ranks: int, algorithm: str, placement: str, row: JsonObject) -> Row:
-    fields: dict[str, Scalar] = {"placement": placement, "dtype": TYPES.get(row["type"], row["type"])}
+def _row(line: Line, row: JsonMapping) -> Row:
+    """Return a time; ``row``: size, type, time, busbw, #wrong, collective, ranks, library, placement."""
+    fields: dict[str, Scalar] = {"placement": row["placement"], "aggregation": row["library"]}
+    fields |= {"dtype": TYPES.get(row["type"], row["type"]), "measured_steps": row.get("actual_iterations")}
+    fields["busbw_bytes_per_second"] = float(row["busbw"]) * 1e9
     if row["#wrong"] not in {"N/A", None}:
         fields["correct"] = float(row["#wrong"]) == 0
-    seconds = [line.number_of(str(row["time"])) / 1e6]
-    return Row(line, collective, int(row["size"]), seconds, ranks, {**fields, "aggregation": algorithm})
+    seconds = line.number_of(str(row["time"])) / 1e6
+    return Row(line, row["collective"], int(row["size"]), [seconds], row["ranks"], fields)
 
 
-def _of_json(line: Line) -> Log:
-    """Return the log in the JSON of ``-J``, which is one line."""
+def _of_document(line: Line) -> Log:
+    """Return the log in the JSON of ``-J``, which is one line; it names one device of each process."""
     document = from_json(JsonObject, parse_json(line.text, "line 1"), "line 1")
-    program = PROGRAM.search(" ".join(document["args"]))
-    hosts = [str(device["hostname"]) for device in document["devices"]]
-    collective, _ = _known(program[1] if program else "", len(hosts), ())
-    rows = [
-        _row(line, collective, len(hosts), "NCCL", placement, {**result, **half, "#wrong": half["nwrong"]})
-        for result in document["results"]
-        for placement in PLACEMENTS
-        if (half := result.get(placement))
-    ]
-    return _log(
-        "nccl-tests", rows, "", f"NCCL {_version(str(document['nccl_version']))}", hosts, document["start_time"]
-    )
+    config, program = document["config"], PROGRAM.search(" ".join(document["args"]))
+    devices = config["nthreads"] * config["ngpus"]
+    hosts = [str(process["hostname"]) for process in config["devices"] for _ in range(devices)]
+    about = {"collective": COLLECTIVES[program[1]] if program else "", "ranks": len(hosts), "library": "NCCL"}
+    rows = list[Row]()
+    for result in document["results"]:
+        for placement in PLACEMENTS:
+            if half := result.get(placement):
+                half |= {"busbw": half["bus_bw"], "#wrong": half["nwrong"], "placement": placement}
+                rows.append(_row(line, result | half | about))
+    named = f"NCCL {_version(str(document['nccl_version']))}"
+    return Log("nccl-tests", TIMES, rows, date=document["start_time"], library=named, hosts=hosts)
 
 
-FORMAT: Final = Format("nccl-tests", MARK, read)
+def _of_records(lines: Sequence[Line]) -> Log:
+    """Return the log in a file of rccl-tests' ``-x``: JSON with an object, or CSV with a row, for each time."""
+    if lines[0].text == "[" and lines[-1].text != "]":
+        raise lines[-1].error("the log ends before ']': it is cut")
+    objects = [line for line in lines if OBJECT.match(line.text)]
+    parsed = [parse_json(line.text.strip().rstrip(","), f"line {line.number}") for line in objects]
+    table = [] if objects else [*csv.DictReader(line.text for line in lines)]
+    rows, nodes = list[Row](), 0
+    for line, record in zip(objects or lines[1:], parsed or table, strict=True):
+        row = {name.lower(): value for name, value in record.items()}
+        nodes = int(row.get("nodes", 0))
+        ranks = int(row.get("ranks", 1)) * int(row.get("gpusperrank", row.get("gpus", 1)))
+        name = str(row.get("name", row.get("collective"))).lower()
+        about = {"collective": COLLECTIVES.get(name, ""), "ranks": ranks, "library": "RCCL"}
+        about |= {"placement": PLACEMENTS[int(row["inplace"])], "#wrong": row.get("#wrong", row.get("wrong"))}
+        rows.append(_row(line, row | about))
+    return Log("rccl-tests", TIMES, rows, nodes=nodes)
