@@ -255,7 +255,7 @@ def network_named(name: str, facts: Facts = ()) -> tuple[NetworkEstimate, Source
     try:
         return fitted(run, _programs(kept), notes), Source(measured, run, (), measured)
     except (CannotFitError, ValueError) as error:
-        hint = "; state what the log does not: --log algorithm=ring --log ranks=N" if measured[0].log else ""
+        hint = "; which algorithm the library chose is not known: --log algorithm=ring" if measured[0].log else ""
         raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}{hint}") from None
 
 

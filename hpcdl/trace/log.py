@@ -69,9 +69,10 @@ class Line:
 
     def cells(self, columns: Sequence[str]) -> dict[str, str]:
         """Return the words of a row by column, the last one with its spaces. Raises ValueError for a cut row."""
-        words = self.text.split(maxsplit=max(len(columns) - 1, 0))
+        words = self.text.split(maxsplit=len(columns) - 1)
         if self.is_cut or len(words) != len(columns):
-            raise self.error(f"damaged, or cut within this row: {len(words)} of {len(columns)} columns")
+            counts = f"{len(words)} of {len(columns)} columns"
+            raise self.error(f"cut within this row, damaged, or under an unknown heading: {counts}")
         return dict(zip(columns, words, strict=True))
 
     def number_of(self, word: str, decimals: str = "") -> float:
@@ -210,6 +211,7 @@ def _run(path: Path, lines: Sequence[Line], log: Log, facts: JsonMapping) -> Run
     environment: JsonObject = {
         "date": date,
         "key": ", ".join(filter(None, (tool, library))),
+        "software": {log.tool: log.version or "unknown"},
         "mpi": {name: value for name, value in {"library": library, "nodes": nodes}.items() if value},
         "ranks": [{"hostname": host} for host in hosts],
     }

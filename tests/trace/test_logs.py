@@ -194,7 +194,7 @@ def test_files_of_rccl_tests(tmp_path, form):
             OSU,
             "241.87\nMETRICS OPERATOR TIMEPOINT\n",
             "",
-            "line 9: damaged, or cut within this row: 1 of 2 columns",
+            "line 9: cut within this row, damaged, or under an unknown heading: 1 of 2 columns",
         ),
         (OSU, "20.35", "20,35", "line 7: '20,35' is no number"),
         (OSU, "Allreduce Latency Test", "Allreduce Latenztest", "line 4: 'Allreduce Latenztest' is not read"),
@@ -206,7 +206,12 @@ def test_files_of_rccl_tests(tmp_path, form):
             "line 7: allreduce-native-p4-4B again",
         ),
         (NCCL, "# Avg bus bandwidth    : 70.742 \n", "", "line 33: the log ends before 'Avg bus bandwidth'"),
-        (IMB, "206503.46    205992.71", "2065", "line 23: damaged, or cut within this row: 4 of 5 columns"),
+        (
+            IMB,
+            "206503.46    205992.71",
+            "2065",
+            "line 23: cut within this row, damaged, or under an unknown heading: 4 of 5 columns",
+        ),
         (IMB, "# Benchmarking Allreduce", "# OSU MPI Latency Test v5.8", "line 17: a log of osu in one of imb"),
         (
             "osu-7.5.2-allgather.txt",
@@ -233,7 +238,7 @@ def test_a_log_that_ends_within_its_last_row_is_refused(tmp_path, name):
     log = tmp_path / name
     last = {OSU: "241.87", IMB: "205992.71"}[name]
     log.write_text((LOGS / name).read_text().split(last)[0] + last)
-    with pytest.raises(TraceError, match=r"line \d+: damaged, or cut within this row"):
+    with pytest.raises(TraceError, match=r"line \d+: cut within this row, damaged, or under an unknown heading"):
         cases(log, *["ranks=4"] * (name == OSU))
 
 

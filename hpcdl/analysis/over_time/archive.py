@@ -149,6 +149,8 @@ def read_archive(
             runs += [] if reason else without_copies([series], copies)
         if progress is not None and path in new:
             progress(new.index(path) + 1, len(new))
+    if len(skipped) > 2 and not runs:
+        skipped = [f"{skipped[0]}; {len(skipped) - 1} others are not read either"]
     if unknown and not runs:
         with suppress(ValueError):
             skipped.append(f"{len(unknown)} files are no runs; {unknown[0]}: {described(lines_of(unknown[0]))}")

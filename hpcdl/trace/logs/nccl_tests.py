@@ -59,18 +59,15 @@ def read(_: Path, lines: Sequence[Line]) -> Log:
     if columns and not ended:
         raise lines[-1].error("the log ends before 'Avg bus bandwidth': it is cut")
     listed = [*hosts.values()] * ([*hosts] == [*range(len(hosts))])  # a list may be cut
-    about = {
-        "collective": _collective(program, [row for _, row in cells]),
-        "ranks": len(listed),
-        "library": library,
-    }
+    collective = _collective(program, [row for _, row in cells])
+    about = {"collective": collective, "ranks": len(listed), "library": library}
     rows = list[Row]()
     for line, row in cells:
         for placement, prefix in zip(PLACEMENTS, ("", "in place "), strict=True):
             half = {name: row.get(prefix + name) for name in ("time", "busbw", "#wrong")}
             if half["time"] not in {None, "N/A"}:
                 rows.append(_row(line, row | half | about | {"placement": placement}))
-    named = f"{library} {code}" if code else ""
+    named = f"{library} {code}".strip()
     return Log(f"{library.lower()}-tests", TIMES, rows, version, library=named, hosts=listed)
 
 
