@@ -84,10 +84,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """Measured time of a collective, :data:`PING_PONG` or :data:`STREAM`; empty or 0: not stated.
-
-    ``seconds``: the mean, or the time of each repetition. ``fields``: more fields of the case, as ``correct``.
-    """
+    """Measured time of a collective, :data:`PING_PONG` or :data:`STREAM`; ``fields``: more of the case's."""
 
     line: Line
     operation: str
@@ -99,11 +96,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Log:
-    """What a log states; empty: it does not.
-
-    ``times``: what its times are, in words. ``date``: ISO 8601, as of UTC. ``hosts``: of each rank. ``of_parts``:
-    sizes of allgathers and all-to-alls are those of a rank's part, as MPI's benchmarks state them.
-    """
+    """What a log states; empty: it does not. :mod:`hpcdl.trace.logs` describes the fields."""
 
     tool: str
     times: str

@@ -64,7 +64,7 @@ def read(_: Path, lines: Sequence[Line]) -> Log:
     rows = list[Row]()
     for line, row in cells:
         for placement, prefix in zip(PLACEMENTS, ("", "in place "), strict=True):
-            half = {name: row.get(prefix + name) for name in ("time", "busbw", "#wrong")}
+            half = {name: row.get(prefix + name) for name in ("time", "#wrong")}
             if half["time"] not in {None, "N/A"}:
                 rows.append(_row(line, row | half | about | {"placement": placement}))
     named = f"{library} {code}".strip()
@@ -84,10 +84,9 @@ def _collective(program: str, rows: Sequence[JsonMapping]) -> str:
 
 
 def _row(line: Line, row: JsonMapping) -> Row:
-    """Return a time; ``row``: size, type, time, busbw, #wrong, collective, ranks, library, placement."""
+    """Return a time; ``row``: size, type, time, #wrong, collective, ranks, library, placement."""
     fields: dict[str, Scalar] = {"placement": row["placement"], "aggregation": row["library"]}
     fields |= {"dtype": TYPES.get(row["type"], row["type"]), "measured_steps": row.get("actual_iterations")}
-    fields["busbw_bytes_per_second"] = float(row["busbw"]) * 1e9
     if row["#wrong"] not in {"N/A", None}:
         fields["correct"] = float(row["#wrong"]) == 0
     seconds = line.number_of(str(row["time"])) / 1e6
@@ -105,7 +104,7 @@ def _of_document(line: Line) -> Log:
     for result in document["results"]:
         for placement in PLACEMENTS:
             if half := result.get(placement):
-                half |= {"busbw": half["bus_bw"], "#wrong": half["nwrong"], "placement": placement}
+                half |= {"#wrong": half["nwrong"], "placement": placement}
                 rows.append(_row(line, result | half | about))
     named = f"NCCL {_version(str(document['nccl_version']))}"
     return Log("nccl-tests", TIMES, rows, date=document["start_time"], library=named, hosts=hosts)
