@@ -42,12 +42,12 @@ COLLECTIVES: Final = {
     **dict.fromkeys(("alltoall", "all-to-all personalized exchange"), "all_to_all"),
 }
 """Collectives by the names of all tools, in lower case."""
-TAG: Final = re.compile(r"\[[^][\s]*\d\](?:<\w+>:?|:? )|\d{1,6}: ")
+TAG: Final = re.compile(r"^(?:\[[^][\s]*\d\](?:<\w+>:?|:? )|\d{1,6}: )")
 """Rank before a line, as mpirun and srun tag it: ``[1,0]<stdout>:``, ``[0] `` or ``0: ``."""
 DATE: Final = re.compile(r"(?<!\d)(20\d\d)[-_]?([01]\d)[-_]?([0-3]\d)(?:[-_T]*([0-2]\d)[-_:]?([0-5]\d))?(?!\d)")
 """Date, and perhaps hour and minute, in the name of a file or folder."""
-PICO_FILES: Final = "[0-9]*_*.csv"
-"""Files in the folder of a PICO test."""
+PICO_FILE: Final = re.compile(r"(\d+)_(.+)_(int32|int64|float|double|int8|char)\.csv")
+"""Name of a file in the folder of a PICO test: elements, algorithm and type."""
 SUFFIXES: Final = (".log", ".txt", ".out", ".json", ".csv")
 """Names of files that a search for logs opens."""
 SEARCHED: Final = 1 << 18
@@ -126,13 +126,18 @@ def _lines(text: str) -> list[Line]:
 
 def lines_of(path: Path) -> list[Line]:
     """Return the lines of a text, of a PICO test those of one file. Raises ValueError."""
-    return _lines(files.read_text(min(path.glob(PICO_FILES)) if path.is_dir() else path))
+    return _lines(files.read_text(pico_files(path)[0] if path.is_dir() else path))
+
+
+def pico_files(folder: Path) -> list[Path]:
+    """Return the files of a PICO test in their order."""
+    return sorted(path for path in folder.glob("*.csv") if PICO_FILE.fullmatch(path.name))
 
 
 def is_log(path: Path) -> bool:
     """Return True if a path may be a log: a file that is neither trace nor records, or a folder of a PICO test."""
     if path.is_dir():
-        return not any((path / name).exists() for name in ("run.h5", "parts")) and any(path.glob(PICO_FILES))
+        return not any((path / name).exists() for name in ("run.h5", "parts")) and bool(pico_files(path))
     return path.is_file() and path.suffix not in {".h5", ".xz", ".gz"}
 
 

@@ -298,6 +298,14 @@ def test_history_finds_a_step_in_nightly_logs(tmp_path, capsys):
     assert "since 2026-11-15" in text
 
 
+def test_a_folder_of_tables_with_dates_in_their_names_is_no_test_of_pico(tmp_path, capsys):
+    for night in range(1, 4):
+        scaled(tmp_path / f"{20261100 + night}_osu.log", 1.0)
+        (tmp_path / f"{20261100 + night}_other_table.csv").write_text("a,b\n1,2\n")
+    assert main(["history", str(tmp_path), "--log", "ranks=4"]) == 3
+    assert "3 runs" in capsys.readouterr().out
+
+
 def test_history_of_unknown_files_says_what_they_look_like(tmp_path, capsys):
     for night in range(3):
         (tmp_path / f"night-{night}.out").write_text("\nSTREAM version 5.10\nTriad: 12\n")

@@ -11,17 +11,16 @@ from math import prod
 from pathlib import Path
 from typing import Final
 
-from hpcdl.trace.log import COLLECTIVES, PICO_FILES, Line, Log, Row, lines_of
+from hpcdl.trace.log import COLLECTIVES, PICO_FILE, Line, Log, Row, lines_of, pico_files
 
 TOOL: Final = "pico"
 MARK: Final = re.compile(r"^highest$")
-NAME: Final = re.compile(r"(\d+)_(.+)_(int32|int64|float|double|int8|char)\.csv")
 SIZES: Final = {"int32": 4, "int64": 8, "float": 4, "double": 8, "int8": 1, "char": 1}
 
 
 def read(path: Path, _: Sequence[Line]) -> Log:
     """Read a file or the folder of a test. Raises ValueError, led by the line."""
-    times, test = sorted(path.glob(PICO_FILES)) if path.is_dir() else [path], path.absolute()
+    times, test = pico_files(path) if path.is_dir() else [path], path.absolute()
     test = test if path.is_dir() else test.parent
     table = test.parents[1].with_name(f"{test.parents[1].name}_metadata.csv")
     tests = csv.DictReader(line.text for line in lines_of(table)) if table.exists() else ()
@@ -35,7 +34,7 @@ def read(path: Path, _: Sequence[Line]) -> Log:
 
 
 def _row(file: Path, collective: str, ranks: int) -> Row:
-    name = NAME.fullmatch(file.name)
+    name = PICO_FILE.fullmatch(file.name)
     if name is None:
         raise ValueError(f"a file of PICO is named ELEMENTS_ALGORITHM_TYPE.csv, not {file.name}")
     head, *lines = lines_of(file) or [Line(1, "")]
