@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: Arguments) -> None:
-    run = "a run folder, a folder of --launches, a run.h5, or records, .json.xz; each run is one launch"
+    run = "a run folder, a folder of --launches, a run.h5, records, .json.xz, or a log; each run is one launch"
     parser.option("baseline BASELINE", run, nargs="+", type=path)
     parser.option("--with CANDIDATE", "the same", nargs="+", type=path, required=True, dest="candidate")
     parser.option("--min-effect SHARE", "changes up to this are none (default: 3%%)", type=share, default=0.03)

@@ -24,7 +24,7 @@ LIST: Final = "list"
 
 
 def arguments(parser: Arguments) -> None:
-    effect = "a run folder, a folder of --launches, a run.h5, or records, .json.xz"
+    effect = "a run folder, a folder of --launches, a run.h5, records, .json.xz, or a log (hpcdl help logs)"
     parser.option("runs RUN", effect, nargs="+", type=path)
     effect = "write to a file: .html, .md, .tex, .csv, .json; .svg, .pdf, .png: one figure; .json.xz: records"
     parser.option("-o FILE", effect, dest="output", type=path)
