@@ -13,10 +13,11 @@ from hpcdl.exit_codes import UsageError, refused
 
 if TYPE_CHECKING:
     from hpcdl.analysis.over_time.series import RunSeries
+    from hpcdl.trace.log import Facts
 
 
 def arguments(parser: Arguments) -> None:
-    run = "a run folder, a folder of --launches, a run.h5, or records, .json.xz; each run is one launch"
+    run = "a run folder, a folder of --launches, a run.h5, records, .json.xz, or a log; each run is one launch"
     parser.option("baseline BASELINE", run, nargs="+", type=path)
     parser.option("--with CANDIDATE", "the same", nargs="+", type=path, required=True, dest="candidate")
     parser.option("--min-effect SHARE", "smallest change that counts (default: 3%%)", type=share, default=0.03)
@@ -26,6 +27,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("-o FILE", "write a page too: .html or .md", dest="output", type=path)
     parser.option("--json", "one JSON document")
     parser.option("--junit FILE", "write JUnit XML too", type=path)
+    parser.log_option()
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -36,7 +38,7 @@ def execute(options: argparse.Namespace) -> int:
 
     check_page(options.output, ".html", ".md")
     accepted = [] if options.accept is None else read_accepted(options.accept)
-    (baseline, candidate), copies = _series(options.baseline, options.candidate)
+    (baseline, candidate), copies = _series(options.baseline, options.candidate, facts=options.log)
     now = dt.datetime.now(dt.UTC)
     with refused():
         comparison = compare(baseline, candidate, options.min_effect, accepted, now.date(), options.between_jobs)
@@ -51,7 +53,7 @@ def execute(options: argparse.Namespace) -> int:
     return page.verdicts[0].row.code
 
 
-def _series(*given: Sequence[Path]) -> tuple[list[list[RunSeries]], list[str]]:
+def _series(*given: Sequence[Path], facts: Facts) -> tuple[list[list[RunSeries]], list[str]]:
     """Read both sides; copies of a run count once, and have one line each.
 
     Raises TraceError for a run that cannot be read, UsageError for one that is on both sides.
@@ -63,7 +65,7 @@ def _series(*given: Sequence[Path]) -> tuple[list[list[RunSeries]], list[str]]:
     copies = [Copies() for _ in given]
     for paths, of_side in zip(given, copies, strict=True):
         runs = [run for path in paths for run in runs_in(path)]
-        sides.append(without_copies([launch for run in runs for launch in read_launches(run)], of_side))
+        sides.append(without_copies([launch for run in runs for launch in read_launches(run, facts)], of_side))
     of_baseline = {identity: run.path for run in sides[0] for identity in run.identities}
     for run in sides[1]:
         if original := next((of_baseline[name] for name in run.identities if name in of_baseline), None):

@@ -12,7 +12,8 @@ from hpcdl.exit_codes import UsageError, refused
 
 
 def arguments(parser: Arguments) -> None:
-    parser.option("folder DIR", "folder of run folders, at any depth", type=path)
+    effect = "folder of run folders and logs, at any depth, or a file of series: name,date,value"
+    parser.option("folder DIR|FILE.csv", effect, type=path)
     stale = "exit code 3 if the newest run began longer ago, in hours or days (3d)"
     parser.option("--stale 36h", stale, type=duration)
     parser.option("--accept FILE", "TOML file of accepted regressions, slow hosts and missing cases", type=path)
@@ -23,6 +24,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("--json", "one JSON document")
     parser.option("--metrics FILE", "write OpenMetrics text too, for Prometheus", type=path)
     parser.option("--junit FILE", "write JUnit XML too", type=path)
+    parser.log_option()
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -46,7 +48,7 @@ def execute(options: argparse.Namespace) -> int:
     accepted = [] if options.accept is None else read_accepted(options.accept)
     switches = {} if options.switches is None else _switches(options.switches)
     try:
-        runs, skipped, unread = read_archive(options.folder, now, show)
+        runs, skipped, unread = read_archive(options.folder, now, show, options.log)
     except OSError as error:
         raise UsageError(f"{options.folder}: {error.strerror}") from None
     for line in [*skipped, *unread]:

@@ -29,6 +29,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("--jitter CV", effect, type=_deviation)
     parser.option("--save FILE.toml", "write the network to a file", type=path)
     parser.option("--json", "one JSON document with a record per case")
+    parser.log_option()
 
 
 def _deviation(text: str) -> float:
@@ -60,6 +61,7 @@ def execute(options: argparse.Namespace) -> int:
             meshes=options.parallelism,
             show=show,
             jitter=options.jitter,
+            facts=options.log,
         )
     if options.save:
         if predicted.estimate.network.topology is not None and not predicted.estimate.topology:

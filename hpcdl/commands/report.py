@@ -24,7 +24,7 @@ LIST: Final = "list"
 
 
 def arguments(parser: Arguments) -> None:
-    effect = "a run folder, a folder of --launches, a run.h5, or records, .json.xz"
+    effect = "a run folder, a folder of --launches, a run.h5, records, .json.xz, or a log (hpcdl help logs)"
     parser.option("runs RUN", effect, nargs="+", type=path)
     effect = "write to a file: .html, .md, .tex, .csv, .json; .svg, .pdf, .png: one figure; .json.xz: records"
     parser.option("-o FILE", effect, dest="output", type=path)
@@ -39,6 +39,7 @@ def arguments(parser: Arguments) -> None:
     parser.option("--network NETWORK", effect, default="")
     parser.option("--predict", "fit a network to runs that keep no predictions, and predict their times on it")
     parser.option("--together", "pool the runs: launches of one suite, also on several numbers of nodes")
+    parser.log_option()
 
 
 def _link(text: str) -> float:
@@ -60,11 +61,11 @@ def execute(options: argparse.Namespace) -> int:
 
     output: Path | None = options.output
     if (form := _form(options)) == RECORDS:
-        write_records(options.output, options.runs, predict=options.predict)
+        write_records(options.output, options.runs, predict=options.predict, facts=options.log)
         return OK
-    network = network_named(options.network)[0].network if options.network else None
+    network = network_named(options.network, options.log)[0].network if options.network else None
     make = partial(_text, options, form, Reference(network, options.link, options.predict))
-    text, broken = rendered(options.runs, make, launches=options.together)
+    text, broken = rendered(options.runs, make, launches=options.together, facts=options.log)
     if output is not None and LIST not in {options.figure, options.table}:
         write_output("-o", output, text)
     else:

@@ -37,6 +37,7 @@ from hpcdl.prediction.programs import (
 )
 from hpcdl.prediction.steps import predicted_steps
 from hpcdl.trace.files import JsonObject, parse_toml
+from hpcdl.trace.log import Facts
 from hpcdl.trace.recorder import TraceError, analysed
 from hpcdl.trace.run import Run
 
@@ -100,6 +101,7 @@ def predict(
     meshes: bool = False,
     show: Callable[[str], object] = lambda _: None,
     jitter: float | None = None,
+    facts: Facts = (),
 ) -> Prediction:
     """Predict a suite or a run on a network: a preset's name, a network file, or a run to fit a network to.
 
@@ -108,8 +110,8 @@ def predict(
     ``jitter``: see :func:`hpcdl.prediction.steps.predicted_steps`.
     Raises UsageError, one line.
     """
-    cases = _source(what, globs)
-    estimate, fitted_to = network_named(network)
+    cases = _source(what, globs, facts)
+    estimate, fitted_to = network_named(network, facts)
     if ranks_per_host is not None:
         if estimate.network.is_one_host:
             name = estimate.network.name
@@ -216,14 +218,14 @@ def _times(runs: Sequence[Recorded], record: Record, spec: StepSpec) -> ComputeT
     raise ValueError("its compute times are unknown: predict a run that recorded its events")
 
 
-def _source(path: Path, globs: Sequence[str]) -> Source:
+def _source(path: Path, globs: Sequence[str], facts: Facts) -> Source:
     """Return the selected cases of a suite or of a run. Raises UsageError."""
     if path.suffix == ".toml" or str(path) in suites():
         loaded = suite.load(path, globs=globs)
         return Source([Record.of(case.fields()) for case in loaded.cases], None, suite.papers(loaded.text))
     if not path.exists() and str(path) in registry.names("models"):
         raise UsageError(_how_to_predict(str(path)))
-    run, measured = _read(path)
+    run, measured = _read(path, facts)
     chosen = suite.matching([str(record.case) for record in measured], globs)
     return Source([measured[place] for place in chosen], run, suite.papers(run.suite), measured)
 
@@ -238,10 +240,10 @@ def _how_to_predict(model: str) -> str:
     return f"{model}: a network, not a suite or a run; write a suite with a case of {keys} ({known})"
 
 
-def _read(path: Path) -> tuple[Run, list[Record]]:
+def _read(path: Path, facts: Facts) -> tuple[Run, list[Record]]:
     """Return a run and its records. Raises UsageError."""
     try:
-        run = read_pooled([path])
+        run = read_pooled([path], facts)
     except (TraceError, ValueError) as error:
         raise UsageError(str(error)) from None
     try:
@@ -250,7 +252,7 @@ def _read(path: Path) -> tuple[Run, list[Record]]:
         raise UsageError(f"{run.path}: {error}") from None
 
 
-def network_named(name: str) -> tuple[NetworkEstimate, Source]:
+def network_named(name: str, facts: Facts = ()) -> tuple[NetworkEstimate, Source]:
     """Return the network, and the run to which it is fitted now. Raises UsageError."""
     if name in NETWORKS:
         shipped = MACHINES / f"{name}.toml"
@@ -261,12 +263,15 @@ def network_named(name: str) -> tuple[NetworkEstimate, Source]:
     if path.suffix == ".toml":
         with refused("--network "):
             return load_network(path), Source()
-    run, measured = _read(path)
+    run, measured = _read(path, facts)
+    if any(record.log and not record.nodes for record in measured):
+        raise UsageError(f"--network {path}: the log does not state the nodes of its ranks: --log nodes=N")
     kept, notes = with_own_cores(measured)
     try:
-        return fitted(run, measured_programs(kept), notes), Source(measured, run, (), measured)
+        return fitted(run, _programs(kept), notes), Source(measured, run, (), measured)
     except (CannotFitError, ValueError) as error:
-        raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}") from None
+        hint = "; which algorithm the library chose is not known: --log algorithm=ring" if measured[0].log else ""
+        raise UsageError(f"--network {path}: {' '.join([str(error), *notes])}{hint}") from None
 
 
 def expect(network: Network, measured: Sequence[Record]) -> None:

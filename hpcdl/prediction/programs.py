@@ -20,6 +20,7 @@ from hpcdl.fabric.topologies.fat_tree import FatTree
 from hpcdl.fabric.vectors import phantom
 from hpcdl.fabric.virtual.clocks import simulated
 from hpcdl.prediction.network_file import NetworkEstimate, bounds
+from hpcdl.trace.log import PING_PONG
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def program_of(record: Record, ranks: int) -> Program | None:
         operand(spec.collective, phantom(spec.length, spec.dtype), ranks)
         return program
     pattern = (record.pattern or "pair") if record.kind == "pairwise" else ""
-    if pattern in {"pair", "bisection"} and record.aggregation == "fabric":
+    if pattern in {"pair", "bisection"} and record.aggregation in {"fabric", PING_PONG}:
         return Exchange(pattern, ranks, size)
     return None
 

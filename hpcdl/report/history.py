@@ -7,6 +7,7 @@ import datetime as dt
 import math
 import shlex
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from hpcdl.analysis.run.record import group_by_key
 from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.report.comparison import environment_changes
-from hpcdl.report.formats.cells import NONE, Number, interval, longer, plural, seconds, signed
+from hpcdl.report.formats.cells import NONE, Number, digits, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, headed
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict, exit_code
@@ -89,6 +90,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     Of an open event only open changes count.
     """
     history, changes = verdict.history, verdict.unaccepted(event) or event.open or event.changes
+    shown = partial(_level, history.keys[changes[0].series].measure)
     size, (before, now) = changes[0].ratio, _levels(changes[0])
     facts = {"most": longer(*size), "date": day(history.jobs[event.first]), "others": _others(len(changes) - 1)}
     word: str = event.verdict
@@ -104,7 +106,7 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     elif word in {"regressed", "returned"} and not event.open:
         word = "small" if all(change.is_small for change in event.changes) else "repaired"
     remedy = ""
-    if event in verdict.open_events[:1]:
+    if event in verdict.open_events[:1] and history.case(changes[0].series).kind != "series":
         runs = [job.path for job in history.jobs[max(0, event.first - AFTER) : event.first + AFTER]]
         remedy = f"Compare the runs: hpcdl compare {shlex.join([*runs[:-AFTER], '--with', *runs[-AFTER:]])}"
     return Verdict(
@@ -114,9 +116,17 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         size=size,
         cause=" ".join(_causes(verdict, event)),
         remedy=remedy,
-        facts={**facts, "before": seconds(before), "now": seconds(now), "least": LEAST},
+        facts={**facts, "before": shown(before), "now": shown(now), "least": LEAST},
         tests=frozenset(group(history, change.series) for change in event.open),
     )
+
+
+def _level(measure: str, value: Number) -> str:
+    """Return a time, or a value of a series of another tool with its unit, as it is printed."""
+    unit = measure.removeprefix("inverse ")
+    if measure.endswith(("_seconds", "_to_target")):
+        return seconds(value)
+    return f"{digits(1 / value if value and unit != measure else value)} {unit}".removesuffix(" value")
 
 
 def _levels(change: Change) -> tuple[float, float]:
@@ -157,7 +167,8 @@ def verdicts(verdict: SuiteVerdict) -> list[Verdict]:
     old = [of_event(verdict, event) for event in verdict.accepted_events]
     if muted := sorted(verdict.search.muted, key=lambda change: -abs(math.log(change.ratio.value))):
         low, high = sorted(_levels(muted[0]))
-        facts = {"low": seconds(low), "high": seconds(high), "others": _others(len(muted) - 1)}
+        shown = partial(_level, history.keys[muted[0].series].measure)
+        facts = {"low": shown(low), "high": shown(high), "others": _others(len(muted) - 1)}
         old.append(_says("bimodal", label(history, muted[0].series), first=str(REMEMBERED), **facts))
     counted = {key.case for key, seconds in zip(history.keys, history.seconds[:, -1], strict=True) if seconds > 0}
     for word, counts in (("disturbed", False), ("disturbed as usual", True)):
@@ -303,7 +314,8 @@ def _chart(history: History, rows: Sequence[int], changes: dict[int, list[Change
     every = [change for row in rows for change in changes.get(row, ())]
     text = "; ".join(f"{longer(*change.ratio)} since {day(history.jobs[change.first])}" for change in every)
     note = f"The measure takes {text}. {NOTE}" if text else NOTE
-    return Lines(label(history, rows[0]), _dates(x), Axis("time", seconds), [*lines, *levels], note)
+    axis = Axis("time", partial(_level, history.keys[rows[0]].measure))
+    return Lines(label(history, rows[0]), _dates(x), axis, [*lines, *levels], note)
 
 
 def levels_of(values: Vector, cuts: Sequence[int], x: Sequence[float]) -> list[Point]:
@@ -343,9 +355,9 @@ def _table(verdict: SuiteVerdict) -> Table:
             (
                 label(history, row),
                 str(int(np.isfinite(values).sum())),
-                seconds(newest),
+                _level(history.keys[row].measure, newest),
                 signed(newest / level),
-                seconds(level),
+                _level(history.keys[row].measure, level),
                 str(len(cuts) or NONE),
                 day(history.jobs[max(cuts)]) if cuts else NONE,
             )

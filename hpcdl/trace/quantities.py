@@ -115,6 +115,7 @@ class Origin:
         "machines or libraries",
         reduction="first",
     )
+    log = text("of a log of another tool: the tool, its version, and what its times are")
     slurm_job = text("number of the Slurm job, `JOB_TASK` in a job array")
     launches = known_count(
         "launches of the case whose times count in this row; disturbed ones that do not, as others are undisturbed"

@@ -24,6 +24,7 @@ import numpy as np
 
 from hpcdl.trace import files
 from hpcdl.trace.files import MAX_DATA, JsonObject, check_regular, from_json, parse_json, read_bytes, spelled_now
+from hpcdl.trace.log import Facts, is_log, read_log
 from hpcdl.trace.recorder import RANK, SCHEMA, TABLES, CaseRecord, Rows, Scalar, TraceError, analysed
 from hpcdl.trace.run import READ, RecordedCase, Run, check_environment, check_fields, environment_of, no_events
 
@@ -151,8 +152,8 @@ def merge(
         files.write_checksum(temporary)
 
 
-def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
-    """Read a run: its folder, its ``run.h5``, a single part, or its records (:mod:`hpcdl.trace.schema`).
+def read(path: str | Path, wanted: Collection[str] = READ, facts: Facts = ()) -> Run:
+    """Read a run: its folder, its ``run.h5``, a single part, its records, or a log (:mod:`hpcdl.trace.log`).
 
     Tables that are not ``wanted`` are empty. A folder without ``run.h5`` is read from its ``parts/`` and marked
     incomplete. Events are read on first use. Raises TraceError, in one line that names the file, if it is missing,
@@ -161,6 +162,8 @@ def read(path: str | Path, wanted: Collection[str] = READ) -> Run:
     path = Path(path)
     if path.name.endswith(SUFFIXES):
         return read_records(path)
+    if is_log(path):
+        return read_log(path, facts)
     paths, complete = [path], True
     if path.is_dir():
         paths = [path / "run.h5"]

@@ -108,7 +108,8 @@ def of_case(run: Run, index: int) -> Waiting | None:
     if record.ranks == 1 or record.error or not (record.is_training or record.kind == "collective"):
         return None
     if case.read_events is no_events or not len(events := run.events_of(index)):
-        return _mean(_repetitions(steps, record.warmup_steps), record) if record.kind == "collective" else None
+        shown = record.kind == "collective" and len(np.unique(steps["rank"])) > 1
+        return _mean(_repetitions(steps, record.warmup_steps), record) if shown else None
     dropped = case.ranks["rank"][case.ranks["dropped"] > 0]
     # A rank drops events beyond a limit; in steps after the last one it would seem to do nothing but work.
     if len(dropped):

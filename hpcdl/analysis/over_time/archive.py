@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+from hpcdl.analysis.over_time import csv_series
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
 from hpcdl.analysis.run.pooling import Copies, launches_in
 from hpcdl.trace.files import (
@@ -22,6 +23,7 @@ from hpcdl.trace.files import (
     spelled_now,
     verified_checksum,
 )
+from hpcdl.trace.log import Facts, described, has_mark, is_log, lines_of
 from hpcdl.trace.recorder import SCHEMA, TraceError, analysed
 from hpcdl.trace.run import Run, check_environment
 from hpcdl.trace.schema import SUFFIXES, read_records
@@ -30,8 +32,8 @@ VERSION: Final = 5
 """Of the file; a change of what :mod:`hpcdl.analysis.over_time.series` computes needs another."""
 
 
-def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
-    """Read the series of a run: its folder, its ``run.h5``, a single part, or its records.
+def read_series(path: Path, facts: Facts = (), *, any_schema: bool = False) -> RunSeries:
+    """Read the series of a run: its folder, its ``run.h5``, a single part, its records, or a log.
 
     ``any_schema``: a kept series is enough, although this version cannot read the schema of the run.
 
@@ -45,16 +47,16 @@ def read_series(path: Path, *, any_schema: bool = False) -> RunSeries:
         from hpcdl.trace.schema import read  # late: h5py and pandas are not needed for a series that is kept
 
         with analysed(path, ValueError):
-            series = series_of(read(path, wanted=SERIES_TABLES))
+            series = series_of(read(path, SERIES_TABLES, facts))
         if checksum is not None:
             _keep(series, file, checksum)
     return series if series.identities else replace(series, identities=(checksum or os.path.realpath(file),))
 
 
-def read_launches(path: Path) -> list[RunSeries]:
+def read_launches(path: Path, facts: Facts = ()) -> list[RunSeries]:
     """Read the series of each launch of a run: records may have several. Raises as :func:`read_series`."""
     if not path.name.endswith(SUFFIXES):
-        return [read_series(path)]
+        return [read_series(path, facts)]
     with analysed(path, ValueError):
         launches = [series_of(launch) for launch in launches_in(read_records(path))]
     return [replace(launch, path=f"{path}, launch {number}") for number, launch in enumerate(launches, 1)]
@@ -120,22 +122,25 @@ def _kept(file: Path, path: Path, checksum: str, *, any_schema: bool) -> RunSeri
 
 
 def read_archive(
-    folder: Path, now: dt.datetime, progress: Callable[[int, int], None] | None = None
+    folder: Path, now: dt.datetime, progress: Callable[[int, int], None] | None = None, facts: Facts = ()
 ) -> tuple[list[RunSeries], list[str], list[str]]:
-    """Return the runs below a folder, one line for each that does not count, and folders that cannot be read.
+    """Return the runs below a folder, or in a file, a line for each that does not count, and folders not read.
 
     A run that cannot be read, is a copy of another, has no date, or one later than ``now`` does not count.
     ``progress`` is called with the number of runs read and of all runs, after each that has no kept series.
+    Without runs a line says what the files look like.
 
-    Raises OSError for the folder.
+    Raises OSError for the folder, and TraceError for a file of series.
     """
-    unread: list[str] = []
-    paths = list(_runs(folder, unread))
+    if folder.is_file() and not has_mark(folder):
+        return csv_series.read_series(folder), [], []
+    unread, unknown = list[str](), list[Path]()
+    paths = [folder] if folder.is_file() else list(_runs(folder, unread, unknown))
     new = [path for path in paths if not is_kept(path)]
     runs, skipped, copies = [], list[str](), Copies()
     for path in paths:
         try:
-            series = read_series(path, any_schema=True)
+            series = read_series(path, facts, any_schema=True)
         except TraceError as error:
             skipped.append(str(error))
         else:
@@ -144,6 +149,11 @@ def read_archive(
             runs += [] if reason else without_copies([series], copies)
         if progress is not None and path in new:
             progress(new.index(path) + 1, len(new))
+    if len(skipped) > 2 and not runs:
+        skipped = [f"{skipped[0]}; {len(skipped) - 1} others are not read either"]
+    if unknown and not runs:
+        with suppress(ValueError):
+            skipped.append(f"{len(unknown)} files are no runs; {unknown[0]}: {described(lines_of(unknown[0]))}")
     return runs, skipped + copies.lines, unread
 
 
@@ -157,10 +167,10 @@ def _wrong_date(run: RunSeries, now: dt.datetime) -> str:
     return f"is dated {run.date}, later than now" if run.began > now + dt.timedelta(hours=1) else ""
 
 
-def _runs(folder: Path, unread: list[str]) -> Iterator[Path]:
-    """Yield run folders, and HDF5 files outside of them; symbolic links to folders are not followed.
+def _runs(folder: Path, unread: list[str], unknown: list[Path]) -> Iterator[Path]:
+    """Yield run folders, and HDF5 files and logs outside of them; symbolic links to folders are not followed.
 
-    Folders that cannot be read are appended to ``unread``, with the reason.
+    Folders that cannot be read are appended to ``unread``, with the reason, and other files to ``unknown``.
     """
 
     def note(error: OSError) -> None:
@@ -169,9 +179,13 @@ def _runs(folder: Path, unread: list[str]) -> Iterator[Path]:
         unread.append(f"{error.filename}: {error.strerror}")
 
     for name, folders, files in os.walk(folder, onerror=note):
-        if "run.h5" in files or "parts" in folders:
+        if "run.h5" in files or "parts" in folders or is_log(Path(name)):
             folders.clear()
             yield Path(name)
             continue
         folders.sort()
-        yield from (Path(name) / file for file in sorted(files) if file.endswith(".h5") and file[0] != ".")
+        for path in (Path(name) / file for file in sorted(files) if file[0] != "."):
+            if path.suffix == ".h5" or (known := has_mark(path)):
+                yield path
+            elif known is False:
+                unknown.append(path)

@@ -14,6 +14,7 @@ from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.analysis.statistics.estimates import Middle
 from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.link_counters import recorded, total
+from hpcdl.trace.log import Facts
 from hpcdl.trace.run import RecordedCase, Run
 
 
@@ -90,11 +91,11 @@ def distinct(runs: Sequence[Run]) -> list[Run]:
     return [replace(run, copies=[*run.copies, *copies.lines]) if run is kept[0] else run for run in kept]
 
 
-def read_pooled(paths: Iterable[Path]) -> Run:
+def read_pooled(paths: Iterable[Path], facts: Facts = ()) -> Run:
     """Read the runs that ``paths`` name; pool them if they are several. Raises TraceError, and as :func:`pool`."""
     from hpcdl.trace.schema import predictions_in, read  # late: h5py is not needed to pool runs
 
-    runs = [read(run) for path in paths for run in runs_in(path)]
+    runs = [read(run, facts=facts) for path in paths for run in runs_in(path)]
     runs = distinct(runs) if len(runs) > 1 else runs
     launches = [launch for run in runs for launch in launches_in(run)]
     if len(runs) == 1:

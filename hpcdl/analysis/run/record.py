@@ -214,7 +214,7 @@ class Record(Description, Origin, TrainingNumbers, OperationNumbers, CommonNumbe
     @property
     def words(self) -> dict[str, str]:
         """The conditions in words, by subject."""
-        given, subjects = self.settings, dict[str, str]()
+        given, subjects = self.settings, {"log": self.log.partition(": ")[0]} if self.log else dict[str, str]()
         if self.network:
             ranks = given.get("ranks_per_host", 1)
             words = [f"simulated on {self.network}", f"{ranks} rank{'s' * (ranks != 1)} per node", _times(given)]

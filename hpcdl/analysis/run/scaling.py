@@ -215,6 +215,10 @@ WORD: Final = Quantity[Any]("string null", None)
 """Numbers and other fields of a user's own kind of case."""
 
 
+TRACED: Final = ("bytes_sent_per_rank", "messages_per_rank", "ranks_recorded", "stolen", "measured_steps", "steps")
+"""Columns that follow from a trace; a log of another tool states them, or they are unknown."""
+
+
 def _record(point: Point, points: Sequence[Point]) -> Record:
     measured: JsonObject = {
         "draw": point.record.draw if len(point.launches) == 1 else None,
@@ -238,7 +242,9 @@ def _record(point: Point, points: Sequence[Point]) -> Record:
     }
     several = len(point.launches) > 1  # columns of one launch do not hold for all
     columns = {name: _json(value) for name, value in measured.items() if several or value is not None}
-    return _recorded(point).but(launch=None, **columns)
+    recorded = _recorded(point)
+    columns |= {name: recorded.values.get(name) for name in TRACED if recorded.log}
+    return recorded.but(launch=None, **columns)
 
 
 def _waiting(point: Point) -> JsonObject:
@@ -351,7 +357,8 @@ def _collective(point: Point) -> JsonObject:
     factor, busiest = bus_factor(name, point.record.ranks), point.record.busiest_bytes
     if busiest is not None and size:
         factor = busiest / size
-    measured = [vector for vector in point.seconds if len(vector)]
+    # one time of a log is a mean, which has no quantiles
+    measured = [vector for vector in point.seconds if len(vector) > bool(point.record.log)]
     return {
         **_bounded(Record.time_p50_seconds, times),
         "time_p95_seconds": median_of(np.quantile(vector, 0.95) for vector in measured),

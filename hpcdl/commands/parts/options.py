@@ -28,9 +28,12 @@ from hpcdl.registry import MAX_INTEGER, names, nearest, shortened
 if TYPE_CHECKING:
     from hpcdl.analysis.over_time.regressions import Accepted
     from hpcdl.report.formats.document import Document
+    from hpcdl.trace.log import Facts
     from hpcdl.trace.run import Run
 
 
+FACTS: Final = ("ranks", "nodes", "library", "collective", "algorithm", "placement")
+"""Keys of ``--log``."""
 _MICROSECONDS: Final = {"us": 1, "ms": 10**3, "s": 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6}
 
 
@@ -75,6 +78,11 @@ class Arguments(argparse.ArgumentParser):
             settings["action"] = "store_true"
         self.add_argument(*names, help=effect, **settings).completer = completer  # type: ignore[attr-defined]
 
+    def log_option(self) -> None:
+        """Declare ``--log``: pairs that state what logs of other tools leave open."""
+        effect = f"what a log of another tool does not state: {', '.join(FACTS)}; may be repeated"
+        self.option("--log KEY=VALUE", effect, action="append", type=_fact, default=[])
+
     def error(self, message: str) -> NoReturn:
         """Print one line and exit with code 2."""
         if is_first(os.environ):
@@ -107,6 +115,14 @@ def whole_number(text: str) -> int:
     if abs(number) >= MAX_INTEGER:
         raise argparse.ArgumentTypeError(f"{shortened(number)} is out of range")
     return number
+
+
+def _fact(text: str) -> tuple[str, str]:
+    """Return key and value of ``--log``."""
+    name, _, value = text.partition("=")
+    if not value or (name in {"ranks", "nodes"} and not value.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text}: must be KEY=VALUE, such as ranks=4 or algorithm=ring")
+    return chosen(name, FACTS), value
 
 
 def duration(text: str) -> timedelta:
@@ -252,15 +268,17 @@ def analysis_of(folders: Sequence[Path]) -> Iterator[None]:
         raise UsageError(f"{names}: {str(error).removeprefix(f'{names}: ')}") from None
 
 
-def rendered(folders: Sequence[Path], render: Callable[[Sequence[Run]], Text], *, launches: bool) -> Text:
+def rendered(
+    folders: Sequence[Path], render: Callable[[Sequence[Run]], Text], *, launches: bool, facts: Facts = ()
+) -> Text:
     """Return what ``render`` makes of runs, with ``launches`` pooled. Launches without a case go to stderr."""
     from hpcdl.analysis.run.pooling import ended_early, read_pooled
 
     for run in (run for folder in folders for run in ended_early(folder)):
         print(f"hpcdl: {run}: ended without a finished case; the report has the other launches", file=sys.stderr)
     with analysis_of(folders):
-        runs = [read_pooled(group) for group in ([folders] if launches else ([folder] for folder in folders))]
-        return render(runs)
+        groups = [folders] if launches else [[folder] for folder in folders]
+        return render([read_pooled(group, facts) for group in groups])
 
 
 def name_broken(lines: Sequence[str]) -> None:
@@ -275,7 +293,7 @@ def name_copies(run: Run) -> None:
         print(f"hpcdl: warning: {line}", file=sys.stderr)
 
 
-def write_records(file: Path, folders: Sequence[Path], *, predict: bool = False) -> None:
+def write_records(file: Path, folders: Sequence[Path], *, predict: bool = False, facts: Facts = ()) -> None:
     """Write the records of the runs in ``folders``, pooled, to the ``file`` that -o names. Raises UsageError.
 
     ``predict``: with predictions, if the runs keep none.
@@ -285,7 +303,7 @@ def write_records(file: Path, folders: Sequence[Path], *, predict: bool = False)
     from hpcdl.trace.schema import packed
 
     with analysis_of(folders):
-        run = read_pooled(folders)
+        run = read_pooled(folders, facts)
         run = with_waiting(with_predictions(run) if predict else run)
         data = packed(run)
     name_copies(run)

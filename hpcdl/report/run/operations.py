@@ -163,7 +163,7 @@ def _times(axis: Axis, timed: Iterable[tuple[str, str, float, Record]]) -> list[
         bounds = (record.time_p50_low_seconds, record.time_p50_high_seconds)
         point = Point(place, record.time_p50_seconds or 0.0, *(bounds if None not in bounds else ()))
         charts.setdefault(title, {}).setdefault(name, []).append(point)
-        measured = "Median time of the slowest rank; bars are 95 % intervals."
+        measured = record.log or "Median time of the slowest rank; bars are 95 % intervals."
         notes[title] = "Simulated times." if record.network else measured
     axes = axis, Axis("time", seconds, 10)
     return [chart for title in charts for chart in curves(title, axes, charts[title], notes[title], best=LOWEST)]

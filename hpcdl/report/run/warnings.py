@@ -63,6 +63,7 @@ def case_name(record: Record) -> str:
 def warnings(run: Run, records: Sequence[Record]) -> list[str]:
     """Return all doubts about the numbers, worst first."""
     measured = [record for record in records if not record.network]  # the others are simulated
+    recorded_here = [record for record in measured if not record.log]
     return [
         *(f"{line}." for line in run.copies),
         *_diverged(records),
@@ -70,9 +71,10 @@ def warnings(run: Run, records: Sequence[Record]) -> list[str]:
         *_repeated(run),
         *_mixed(run),
         *_emulated(run),
-        *_incomplete(run, measured),
+        *_logs(run, measured),
+        *_incomplete(run, recorded_here),
         *_oversubscribed(run, measured),
-        *_disturbed(measured),
+        *_disturbed(recorded_here),
         *_unhealthy(measured),
         *(_machine(run.environment) if measured or not records else ()),
     ]
@@ -121,6 +123,17 @@ def _mixed(run: Run) -> Iterator[str]:
             f"The cases ran in {len(keys)} environments ({', '.join(keys)}), which tables do not separate: "
             "differences may come from the machine or the software. Run all cases in one environment."
         )
+
+
+def _logs(run: Run, records: Sequence[Record]) -> Iterator[str]:
+    """Say what the times of logs are, how many launches there are, and what the logs do not state."""
+    for log, record in {record.log: record for record in records if record.log}.items():
+        library = run.environment["mpi"].get("library")
+        known = {"nodes": record.nodes, "placement": record.placement, "library": library}
+        unknown = ", ".join(name for name, value in known.items() if not value)
+        count = "one launch" if record.launches == 1 else f"{record.launches} launches"
+        remedy = f" Not stated: {unknown}; --log KEY=VALUE states it." if unknown else ""
+        yield f"The times are those of a log, {log}; {count}.{remedy}"
 
 
 def _emulated(run: Run) -> Iterator[str]:

@@ -64,7 +64,7 @@ def page(findings: Findings, *, bandwidths: bool = False) -> Section:
         return Section("Bus bandwidth" if bandwidths else "Collectives")
     groups = grouped(findings.records, "collective")
     notes = [
-        *[NOTE] * any(not group.network for group in groups),
+        *[NOTE] * any(not (rows[0].network or rows[0].log) for rows in groups.values()),
         *[SIMULATED_NOTE] * any(group.network for group in groups),
     ]
     columns = [_columns(rows, partial(_place, standings(findings), group)) for group, rows in groups.items()]

@@ -177,7 +177,8 @@ def network(estimate: NetworkEstimate) -> Section:
 def predicted(rows: Sequence[Record]) -> Section:
     """A table per collective, counts and type: every algorithm by size and ranks."""
     groups = group_by_key(
-        (", ".join(filter(None, (str(row.collective), row.counts, str(row.dtype)))), row) for row in rows
+        (", ".join(filter(None, (row.collective or row.kind, row.counts, row.dtype or "bytes"))), row)
+        for row in rows
     )
     order = lambda row: (row.message_bytes or 0, scheme_name(row), row.ranks)
     tables = [table(OPERATIONS, sorted(group, key=order), title, left=2) for title, group in groups.items()]

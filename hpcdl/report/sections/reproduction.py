@@ -153,7 +153,7 @@ ALL: Final = (
 def method_page(findings: Findings) -> Section:
     """Return the statistics in words, warm-up counts, command and suite."""
     run, records = findings.run, findings.records
-    measured = [record for record in records if not record.network]  # simulated: once, exactly
+    measured = [record for record in records if not (record.network or record.log)]  # simulated: once, exactly
     kinds = group_by_key(((record.kind, record.warmup_steps), record.measured_steps) for record in measured)
     counts = [
         f"Cases of kind {kind}: {plural(warmup, 'warm-up step')} left out, then "
