@@ -56,7 +56,7 @@ def read(_: Path, lines: Sequence[Line]) -> Log:
         elif columns and re.match(r"\s*\d+\s+\d+\s", line.text):
             cells.append((line, line.cells(columns)))
         ended = ended or bool(END.match(line.text))
-    if columns and not ended:
+    if not ended:
         raise lines[-1].error("the log ends before 'Avg bus bandwidth': it is cut")
     listed = [*hosts.values()] * ([*hosts] == [*range(len(hosts))])  # a list may be cut
     collective = _collective(program, [row for _, row in cells])
