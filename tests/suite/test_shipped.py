@@ -25,7 +25,7 @@ def images(tmp_path_factory):
     """Return a folder with the four files of Fashion-MNIST, of random images."""
     folder = tmp_path_factory.mktemp("images")
     rng = np.random.default_rng(1)
-    for (pictures, labels), count in ((FILES[:2], 12000), (FILES[2:], 1000)):
+    for (pictures, labels), count in ((FILES[:2], 20000), (FILES[2:], 1000)):
         (folder / pictures).write_bytes(idx_bytes(rng.integers(0, 256, (count, 28, 28), np.uint8)))
         (folder / labels).write_bytes(idx_bytes(np.arange(count, dtype=np.uint8) % 10))
     return folder
