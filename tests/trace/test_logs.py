@@ -352,7 +352,7 @@ def test_history_of_a_series_finds_its_step(tmp_path, capsys, unit, factor):
     assert "REGRESSED: triad takes" in text
     assert "since 2026-10-15" in text
     newest = f"{values[-1]:.1f} {unit}".removesuffix(" value")
-    assert newest in page.read_text().replace("\u00a0", " ")
+    assert f">{newest}<" in page.read_text().replace("&nbsp;", " ")
 
 
 @pytest.mark.parametrize(
