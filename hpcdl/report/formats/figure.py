@@ -205,12 +205,12 @@ def _scale(
 
 def _apart(ticks: Sequence[float], base: int) -> list[float]:
     """Return the ticks with room for a label, from the last one on; ``base`` of a logarithmic scale, or 0."""
-    place = math.log if base else float
-    room, kept = (place(max(ticks)) - place(min(ticks))) / TICKS, list[float]()
-    for tick in sorted(ticks, reverse=True):
-        if not kept or place(kept[-1]) - place(tick) >= 0.9 * room:
-            kept.append(tick)
-    return kept
+    places = {(math.log(tick) if base else tick): tick for tick in ticks if tick > 0 or not base}
+    room, kept = 0.9 * (max(places, default=0) - min(places, default=0)) / TICKS, list[float]()
+    for place in sorted(places, reverse=True):
+        if not kept or kept[-1] - place >= room:
+            kept.append(place)
+    return [places[place] for place in kept]
 
 
 def _limits(values: Sequence[float], base: int) -> tuple[float, float]:
