@@ -14,7 +14,9 @@ def main() -> int:
         from hpcdl import cli  # here, because Ctrl-C may come while it is imported
 
         return cli.main()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if not any(isinstance(one, KeyboardInterrupt) for one in (error, error.__cause__)):
+            raise  # a class that is being made when Ctrl-C comes raises RuntimeError before Python 3.12
         print("hpcdl: interrupted", file=sys.stderr)
         return INTERRUPTED
 
