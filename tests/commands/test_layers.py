@@ -112,7 +112,7 @@ def test_of_a_profile_by_hand(step, unused, table, tmp_path):
 
 def recipe():
     """Return the lines of the page that record a network in PyTorch."""
-    text = (Path(hpcdl.docs.__path__[0]) / "networks.md").read_text(encoding="utf-8")
+    text = (Path(hpcdl.docs.__path__[0]) / "models.md").read_text(encoding="utf-8")
     return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
 
 
