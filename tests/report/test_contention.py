@@ -20,7 +20,7 @@ def test_schemes_are_compared_over_topologies(hand, row):
     run = hand.read(suite_text="[suite]\nname = 's'\nanswer = 'contention'\n")
     page = render([run], "markdown")
     assert (
-        "\nOn 8 ranks no scheme is nearly the fastest on all of 2 topologies; a direct exchange comes closest, with at most 1.33 "
+        "\nOn 8 ranks no scheme is nearly the fastest on all 2 topologies; a direct exchange comes closest, with at most 1.33 "
         "times the fastest time (an allreduce of 1 MiB, lan).\n" in page
     )
     assert "- Fastest on torus of 8: a direct exchange." in page

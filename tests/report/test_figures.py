@@ -75,6 +75,18 @@ def test_published_figures_stand_beside_one_and_memory_is_in_bytes():
     assert list(memory.parts["memory"]) == sorted(memory.parts["memory"], reverse=True)
 
 
+def test_the_efficiency_is_that_of_the_best_method_that_communicates(hand):
+    """The baseline without communication is faster, and no method."""
+    for scheme, ms in (("none", 40.0), ("ring", 50.0), ("tree", 80.0)):
+        for ranks in (1, 2):
+            hand.train([[80.0 if ranks == 1 else ms] * 10] * ranks, aggregation=scheme)
+    for ranks, ms in ((1, 80.0), (2, 60.0)):
+        hand.train([[ms] * 10] * ranks, model="alexnet")
+    (chart,) = (chart for title, chart in figures([hand.read()]).items() if title == "Efficiency")
+    ends = {line.name: line.points[-1].y for line in chart.series if line.role == "method"}
+    assert ends == {"LeNet-5": pytest.approx(0.8, abs=0.01), "AlexNet": pytest.approx(2 / 3, abs=0.01)}
+
+
 def test_curves_have_two_points_the_most_often_best_first_and_ticks_where_they_were_measured():
     lines = {
         "slow": [Point(4, 9), Point(1, 8)],

@@ -323,7 +323,7 @@ def contention_answer(findings: Findings) -> Answer | None:
         best, times = next(iter(schemes.items()))
         worst = _worst(times, fastest)
         where = f"{collective_name(collective or '')} of {volume(message)}, {link_title(network or '')}"
-        all_of = f"on all of {len(fastest)} topologies"
+        all_of = f"on all {len(fastest)} topologies"
         verdict = f"{title_of(best)} is nearly the fastest {all_of}"
         if worst > NEARLY:
             verdict = f"no scheme is nearly the fastest {all_of}; {title_of(best)} comes closest"

@@ -198,7 +198,7 @@ def _base(row: Row) -> str:
 def charts(findings: Findings) -> list[Lines]:
     """Return the speedup of several methods of a problem over ranks, then the efficiency of each problem's best.
 
-    A best method has the highest efficiency on its problem's most ranks. The most ranks come first.
+    The best method is that of the answer. The most ranks come first.
     """
     made, bests, names = list[Lines](), dict[str, list[Point]](), findings.settings
     for methods in findings.problems:
@@ -211,11 +211,10 @@ def charts(findings: Findings) -> list[Lines]:
         if len(lines) > 1:
             title = ": ".join(filter(None, ("Speedup", names.name(record))))
             made += _speedup(title, lines, names.further(record))
-        ends = [(points[-1].x, points[-1].y, name) for name, points in lines.items() if points]
-        if ends:
-            name = max(ends)[-1]
-            bests[names.name(record) or name] = [
-                Point(x, y / x, low and low / x, high and high / x) for x, y, low, high in lines[name]
+        if known := [method for method in compared if not method.no_communication]:
+            best = max(known, key=_rank)
+            bests[names.name(record) or in_words(best.name, best.record)] = [
+                Point(x, y / x, low and low / x, high and high / x) for x, y, low, high in _speedup_points(best)
             ]
     if len(bests) > 1 or not made:
         made += _efficiency_chart(bests)
@@ -223,7 +222,7 @@ def charts(findings: Findings) -> list[Lines]:
 
 
 def _efficiency_chart(lines: Mapping[str, Sequence[Point]]) -> list[Lines]:
-    note = f"Best method on most ranks. Bars are 95 % intervals. Near-linear: at least {NEAR_LINEAR:g}."
+    note = f"Best method of each network. Bars are 95 % intervals. Near-linear: at least {NEAR_LINEAR:g}."
     axes = Axis("ranks", whole, 2), Axis("efficiency", digits)
     return curves("Efficiency", axes, lines, note, references={"near-linear": lambda _: NEAR_LINEAR})
 
