@@ -19,9 +19,10 @@ from hpcdl.analysis.over_time.suspects import Suspect
 from hpcdl.analysis.over_time.verdict import TOGETHER, Event, SuiteVerdict
 from hpcdl.analysis.run.record import group_by_key
 from hpcdl.analysis.statistics.differences import Vector
+from hpcdl.analysis.statistics.estimates import NOTHING, Interval
 from hpcdl.exit_codes import FAILED, INCONCLUSIVE
 from hpcdl.report.comparison import environment_changes
-from hpcdl.report.formats.cells import NONE, Number, digits, interval, longer, plural, seconds, signed
+from hpcdl.report.formats.cells import HIGHER, NONE, Number, digits, interval, longer, plural, seconds, signed
 from hpcdl.report.formats.document import Axis, Document, Lines, Point, Section, Series, headed
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.verdicts import Verdict, exit_code
@@ -90,9 +91,10 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
     Of an open event only open changes count.
     """
     history, changes = verdict.history, verdict.unaccepted(event) or event.open or event.changes
-    shown = partial(_level, history.keys[changes[0].series].measure)
+    measure = history.keys[changes[0].series].measure
+    shown = partial(_level, measure)
     size, (before, now) = changes[0].ratio, _levels(changes[0])
-    facts = {"most": longer(*size), "date": day(history.jobs[event.first]), "others": _others(len(changes) - 1)}
+    facts = {"date": day(history.jobs[event.first]), "others": _others(len(changes) - 1)}
     word: str = event.verdict
     if word == "unstable start":
         series = {change.series for change in event.changes}
@@ -105,10 +107,14 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         word, facts["until"], facts["reason"] = "accepted", str(entry.expires), entry.reason
     elif word in {"regressed", "returned"} and not event.open:
         word = "small" if all(change.is_small for change in event.changes) else "repaired"
+    facts["most"] = _changed(measure, size, past=word == "repaired")
     remedy = ""
     if event in verdict.open_events[:1] and history.case(changes[0].series).kind != "series":
         runs = [job.path for job in history.jobs[max(0, event.first - AFTER) : event.first + AFTER]]
-        remedy = f"Compare the runs: hpcdl compare {shlex.join([*runs[:-AFTER], '--with', *runs[-AFTER:]])}"
+        stated = history.jobs[event.first].runs[0].environment.get("stated", {})  # of a log, by --log
+        options = [word for key, value in stated.items() for word in ("--log", f"{key}={value}")]
+        words = shlex.join([*options, *runs[:-AFTER], "--with", *runs[-AFTER:]])
+        remedy = f"Compare the runs: hpcdl compare {words}"
     return Verdict(
         topic="history",
         word=word,
@@ -119,6 +125,14 @@ def of_event(verdict: SuiteVerdict, event: Event) -> Verdict:
         facts={**facts, "before": shown(before), "now": shown(now), "least": LEAST},
         tests=frozenset(group(history, change.series) for change in event.open),
     )
+
+
+def _changed(measure: str, size: Interval, *, past: bool = False) -> str:
+    """Return the predicate of a sentence about a change: of a time, or of another tool's rate."""
+    if not measure.startswith("inverse "):
+        return f"{'took' if past else 'takes'} {longer(*size)}"
+    rate, high, low = (1 / ratio for ratio in size)
+    return f"{'was' if past else 'is'} {longer(rate, low, high, HIGHER)}"
 
 
 def _level(measure: str, value: Number) -> str:
@@ -200,7 +214,7 @@ def _far(verdict: SuiteVerdict, reason: str) -> list[Verdict]:
         return []
     worst = max(waiting, key=lambda series: series.ratio)
     facts = {
-        "change": longer(worst.ratio),
+        "change": _changed(verdict.history.keys[worst.series].measure, Interval(worst.ratio, *NOTHING[1:])),
         "runs": "run" if worst.outliers == 1 else f"of {worst.outliers} slow runs",
         "others": _others(len(waiting) - 1),
         "when": verdict.date_after(max(series.runs for series in waiting)),
@@ -312,9 +326,12 @@ def _chart(history: History, rows: Sequence[int], changes: dict[int, list[Change
         lines.append(Series("time" if len(rows) == 1 else f"environment {number}", times))
         levels.append(Series("level", levels_of(values, cuts, x), "reference"))
     every = [change for row in rows for change in changes.get(row, ())]
-    text = "; ".join(f"{longer(*change.ratio)} since {day(history.jobs[change.first])}" for change in every)
-    note = f"The measure takes {text}. {NOTE}" if text else NOTE
-    axis = Axis("time", partial(_level, history.keys[rows[0]].measure))
+    measure = history.keys[rows[0]].measure
+    text = "; ".join(
+        f"{_changed(measure, change.ratio)} since {day(history.jobs[change.first])}" for change in every
+    )
+    note = f"The measure {text}. {NOTE}" if text else NOTE
+    axis = Axis("time", partial(_level, measure))
     return Lines(label(history, rows[0]), _dates(x), axis, [*lines, *levels], note)
 
 

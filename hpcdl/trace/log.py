@@ -212,6 +212,7 @@ def _run(path: Path, lines: Sequence[Line], log: Log, facts: JsonMapping) -> Run
         "software": {log.tool: log.version or "unknown"},
         "mpi": {name: value for name, value in {"library": library, "nodes": nodes}.items() if value},
         "ranks": [{"hostname": host} for host in hosts],
+        "stated": dict(facts),
     }
     operations = {str(fields.get("collective") or fields["aggregation"]) for fields in every}
     suite = f"{log.tool} {min(operations)}" if len(operations) == 1 else log.tool

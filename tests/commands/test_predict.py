@@ -2,17 +2,24 @@
 
 import json
 import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 from contract import measured
 from contract.measured import measure
 
+from hpcdl.analysis.run.pooling import read_pooled
+from hpcdl.analysis.run.record import group_by_key
 from hpcdl.cli import main
 from hpcdl.fabric.network import NETWORKS
 from hpcdl.prediction.predict import Prediction, predict
 from hpcdl.report.formats.verdicts import words
 from hpcdl.report.run import predicted_answers
+from hpcdl.report.run.findings import findings
+from hpcdl.report.sections import clusters
 
+REPORTS = Path(__file__).parents[2] / "reports"
 SCHEMES = ("ring", "tree(arity=4)", "butterfly")
 SUITE = measured.SUITE.format('["ring", {name = "tree", arity = 4}, "butterfly"]', [4096, 1048576])
 NETWORK = NETWORKS["ethernet-1g"]
@@ -143,9 +150,15 @@ def test_each_sentence_of_a_prediction_appears_with_what_its_interval_carries(tm
         assert verdict.sentence.startswith(says)
         assert len(verdict.headline.split()) <= 30
     assert told.keys() == words("prediction")
-    assert "network from data sheets: two to three times too fast on four clusters" in predicted_answers.badges(
-        sums
-    )
+    assert predicted_answers.SHEETS in predicted_answers.badges(sums)
+
+
+def test_data_sheets_are_as_wrong_as_the_clusters_of_the_reports_tell():
+    (found,) = findings([read_pooled([REPORTS / "data/clusters.json.xz"])])
+    ratios = group_by_key((each.record.network, each.value) for each in clusters.ratios(found))
+    too_fast = sorted(1 / float(np.median(values)) for values in ratios.values())
+    assert len(too_fast) == 2
+    assert f"{too_fast[0]:.1f} to {too_fast[1]:.1f} times too fast on two clusters" in predicted_answers.SHEETS
 
 
 def test_efficiency_and_images_a_second_stand_beside_one_rank_and_buckets_of_no_setting_are_named(

@@ -81,9 +81,9 @@ def test_numbers_of_a_page_stay_with_their_units(found):
 
 
 def test_intervals_reasons_and_parts_of_names_stand_once():
-    names = ("train-lenet5-digits-ring-p2-b64", "train-lenet5-digits-server-p2-b64")
+    names = ("train-lenet5-digits(shape=[8, 8])-ring-p2-b64", "train-lenet5-digits(shape=[8, 8])-server-p2-b64")
     rows = [(name, "2", f"{n} ms", f"{n}.1 to {n}.9 ms", "open: too few", "-") for n, name in enumerate(names)]
-    rows.append(("train-lenet5-digits-tree-p4-b64", "2", "3 ms", "-", "yes", "-"))
+    rows.append(("train-lenet5-digits(shape=[8, 8])-tree-p4-b64", "2", "3 ms", "-", "yes", "-"))
     header = ("case", "seeds", "step", "95 %", "verdict", "empty")
     table = Table("", header, rows, answers=("step", "95 %", "verdict")).presented()
     assert table.header == ("case", "step (95 %)", "verdict")
@@ -92,7 +92,7 @@ def test_intervals_reasons_and_parts_of_names_stand_once():
         ("server-p2", "1 ms (1.1 to 1.9 ms)", "open"),
         ("tree-p4", "3 ms", "yes"),
     ]
-    assert table.caption == "The same in all 3 rows: seeds 2. case: train-lenet5-digits-*-b64."
+    assert table.caption == "The same in all 3 rows: seeds 2. case: train-lenet5-digits(shape=[8, 8])-*-b64."
     assert table.left_out == "open: too few."
     assert table.key == "step (95 %)"
 

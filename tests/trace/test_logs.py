@@ -296,6 +296,7 @@ def test_history_finds_a_step_in_nightly_logs(tmp_path, capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert "REGRESSED: allreduce-native" in text
     assert "since 2026-11-15" in text
+    assert "Compare the runs: hpcdl compare --log ranks=4 " in text
 
 
 def test_a_folder_of_tables_with_dates_in_their_names_is_no_test_of_pico(tmp_path, capsys):
@@ -349,7 +350,7 @@ def test_history_of_a_series_finds_its_step(tmp_path, capsys, unit, factor):
     assert main(["history", str(file), "-o", str(page)]) == 1
     text = " ".join(capsys.readouterr().out.split())
     assert "Compare the runs" not in text
-    assert "REGRESSED: triad takes" in text
+    assert f"REGRESSED: triad {'is 16.5 % lower' if unit == 'GB/s' else 'takes 20.'}" in text
     assert "since 2026-10-15" in text
     newest = f"{values[-1]:.1f} {unit}".removesuffix(" value")
     assert f">{newest}<" in page.read_text().replace("&nbsp;", " ")

@@ -83,8 +83,6 @@ def _sizes(options: argparse.Namespace) -> list[int]:
 FLAGS: Final = "flags: D disturbed by other load, T throttled, S ranks share cores, W WRONG"
 LETTERS: Final = {"disturbed": "D", "throttled": "T", "oversubscribed": "S", "wrong": "W"}
 MEASURED: Final = ("bytes", "avg", "min", "max", "p50", "p99", "algbw", "busbw")
-NEARLY: Final = 1.1
-"""Largest quotient of two medians that counts as equal."""
 MAX_RANGES: Final = 4
 """Ranges of sizes that the last line names; of more it counts the sizes."""
 DELAYED: Final = ("bytes", "p50", "p99", "from first", "from last", "late rank")
@@ -192,6 +190,7 @@ class BenchTable:
 def fastest(schemes: Sequence[str], records: Sequence[Record]) -> str:
     """Return the scheme with the lowest median by size; of one scheme its shortest time and largest bandwidth."""
     from hpcdl.report.formats.cells import listed, rate, seconds, volume
+    from hpcdl.report.sections.collectives import NEARLY
 
     if len(schemes) == 1:
         least = min(records, key=lambda record: record.time_p50_seconds or 0)

@@ -136,18 +136,25 @@ def signed(ratio: Number) -> str:
     return f"{round(100 * (ratio - 1), 1) + 0.0:+.1f} %" if ratio < 10 else f"x {digits(ratio)}"
 
 
-def longer(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
+LONGER: Final = "longer", "less time", "as long"
+HIGHER: Final = "higher", "lower", "as high"
+
+
+def longer(
+    ratio: float, low: float = math.nan, high: float = math.nan, words: tuple[str, str, str] = LONGER
+) -> str:
     """A ratio of times in words: "5.1 % longer (4.0 to 6.2 %)", "2.0 % less time", "12.0 times as long".
 
-    Bounds that look alike are left out.
+    ``words``: :data:`LONGER`, or :data:`HIGHER` for rates. Bounds that look alike are left out.
     """
+    more, less, equal = words
     sign = 1 if ratio >= 1 else -1
     size, ends = percent(sign * (ratio - 1)), sorted([sign * (low - 1), sign * (high - 1)])
-    text, bounds = f"{size} {'longer' if sign > 0 else 'less time'}", interval(ends[0], ends[1], percent)
+    text, bounds = f"{size} {more if sign > 0 else less}", interval(ends[0], ends[1], percent)
     if ratio >= 10:
-        text, bounds = f"{digits(ratio)} times as long", interval(low, high)
+        text, bounds = f"{digits(ratio)} times {equal}", interval(low, high)
     elif size == "0.0 %":
-        text = "as long"
+        text = equal
     return f"{text} ({bounds})" if math.isfinite(low) and percent(low) != percent(high) else text
 
 

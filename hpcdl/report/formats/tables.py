@@ -165,7 +165,7 @@ class Table:
         """Return the table with the parts that all names of its first column share above it, with a star."""
         names = [row[0] for row in self.rows]
         begin = commonprefix(names).rpartition("-")[0]  # noqa: RUF071 - names are no paths
-        if len(begin) < MIN_SHARED or " " in begin or len({*names}) == 1:
+        if len(begin) < MIN_SHARED or " " in begin.replace(", ", ",") or len({*names}) == 1:  # lists have spaces
             return self
         rests = [name[len(begin) + 1 :] for name in names]
         end = commonprefix([rest[::-1] for rest in rests])[::-1]  # noqa: RUF071

@@ -16,8 +16,8 @@ from hpcdl.report.formats.cells import digits, interval, percent, plural, second
 from hpcdl.report.formats.verdicts import Verdict
 from hpcdl.report.run.names import Names, in_words, network_name, scheme_name, title_of, without_settings
 
-SHEETS: Final = "network from data sheets: two to three times too fast on four clusters"
-"""Median errors of such networks, of reports/clusters.md."""
+SHEETS: Final = "network from data sheets: 2.6 to 3.0 times too fast on two clusters"
+"""Medians of the presets of LUMI and Leonardo in reports/data/clusters.json.xz."""
 YES, NO, OPEN = "yes", "no", "not decided"
 ANSWERS: Final = {YES: "near-linear", NO: "not near-linear", OPEN: "undecided"}
 """Words of verdicts by the answer to whether a number of ranks is near-linear."""

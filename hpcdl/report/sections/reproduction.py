@@ -87,7 +87,7 @@ def job_page(findings: Findings) -> Section:
             for name, card in cards.items()
             if card.get("driver", UNKNOWN) != UNKNOWN
         ),
-        "GPU": _gpu(facts(env, "gpu")) if env else None,
+        "GPU": _gpu(facts(env, "gpu")) if "gpu" in env else None,
         "software": ", ".join(
             f"{name} {software[name]}" for name in packages if software.get(name, UNKNOWN) != UNKNOWN
         ),
