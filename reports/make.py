@@ -32,7 +32,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
     from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.run.claims import Decision
     from hpcdl.report.run.findings import Findings
 
 HERE = Path(__file__).resolve().parent
@@ -98,8 +99,8 @@ table, and the command that measures it again. The words of the answers:
   real, times are simulated.
 
 `make reports` renders these pages from [`data`](data), and `make measurements` measures all of them again. A page
-has the main figure, and the rows that answer. The whole report has all: `hpcdl report reports/data/NAME.json.xz -o
-page.html`.
+has the main figure and the rows that answer its question. `hpcdl report reports/data/NAME.json.xz -o page.html`
+writes the whole report, with all rows and figures.
 """
 GROUPS = (
     *("Start here", "Interconnect", "Scaling", "Large batches", "Methods of training", "Compression"),
@@ -153,6 +154,8 @@ class Report:
     """What the numbers do not show, in a sentence."""
     printed: bool = False
     """True if the page is what the command prints."""
+    claims: tuple[str, ...] = ()
+    """Parts of claims whose findings answer; empty: of one of another's page those that it decides, else none."""
     answer_alone: bool = False
     """True if another report's page has only the answer of what the command prints."""
     stands: bool = False
@@ -578,17 +581,27 @@ def page_of(report: Report, file: Path, rows: int) -> tuple[Findings, Document, 
     return found, whole, sections
 
 
-def claims_of(report: Report, found: Findings) -> list[str]:
-    """Return a sentence on each part of the claims of sources that the page of this report carries."""
+def claims_of(report: Report, found: Findings) -> list[Decision]:
+    """Return the decisions on the parts of claims of sources that the page of this report carries."""
     from hpcdl.analysis.network.clusters import records as measured_by_others
     from hpcdl.commands.claims import records_of
     from hpcdl.report.run.claims import BY_OTHERS, decide, sources
 
     every = [(claim, part) for source in sources() for claim in source.claims for part in claim.parts]
-    own = [(claim, part) for claim, part in every if part.report == report.name]
+    own = [(claim, part) for claim, part in every if part.report == (report.of or report.name)]
     runs = {run: records_of(DATA / run) for _, part in own for run in part.runs if run != BY_OTHERS}
     runs |= {BY_OTHERS: measured_by_others(), report.name: found.records}
-    return [decide(claim, part, runs).verdict.sentence for claim, part in own]
+    return [decide(claim, part, runs) for claim, part in own]
+
+
+def answer_of(report: Report, decisions: Sequence[Decision]) -> str:
+    """Return the findings on the claims that answer a report's question; empty without any."""
+    from hpcdl.report.formats.cells import NONE, sentence
+
+    own = [one.part for one in decisions if report.of and report.name == next(iter(one.part.runs))]
+    parts = report.claims or [part.id for part in own]
+    findings = {one.part.id: one.finding for one in decisions if one.finding != NONE}
+    return " ".join(sentence(findings[part]) for part in parts if part in findings)
 
 
 def on_clusters(report: Report) -> tuple[list[str], list[str]]:
@@ -677,8 +690,12 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     from hpcdl.report.formats.document import Document
     from hpcdl.report.formats.figure import standalone
     from hpcdl.report.formats.writers import markdown as written
+    from hpcdl.report.run.declaration import badges
 
     found, _, (head, main, *others) = page_of(report, report.data, ROWS)
+    decisions = claims_of(report, found)
+    if answer := answer_of(report, decisions):
+        head = replace(head, paragraphs=[answer], points=[], badges=head.badges or badges(found.records))
     text = in_the_tree(written([Document(found.question, [head, replace(main, paragraphs=[])])]))
     chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
@@ -693,7 +710,8 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     lines = text.rstrip().splitlines()
     lines += [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
     lines += in_the_tree(written([Document("", others)])).strip().splitlines()[1:] if others else []
-    if claims := claims_of(report, found):
+    if decisions and not report.of:
+        claims = [one.verdict.sentence for one in decisions]
         lines += ["", "## Claims of the sources", "", *(f"- {markdown(claim)}" for claim in claims)]
     return found.question, head.paragraphs[0], how(found), lines
 

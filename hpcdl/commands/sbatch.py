@@ -134,6 +134,8 @@ def execute(options: argparse.Namespace) -> int:
 
 def _check(options: argparse.Namespace, chosen: Suite) -> None:
     """Raise UsageError for numbers that are none, and for fewer ranks than the suite's cases need."""
+    from hpcdl.report.formats.cells import plural
+
     for name in ("ranks_per_node", "cpus_per_rank", "gpus_per_node", "launches"):
         value = getattr(options, name)
         if value is not None and value < 1:
@@ -142,7 +144,7 @@ def _check(options: argparse.Namespace, chosen: Suite) -> None:
     there = options.nodes[0] * options.ranks_per_node
     if len(options.nodes) == 1 and there < needed:
         raise UsageError(
-            f"--nodes {options.nodes[0]}: a job of {there} ranks, and the suite {chosen.name!r} has cases of "
+            f"--nodes {options.nodes[0]}: the job has {plural(there, 'rank')}, but {chosen.name!r} needs "
             f"{needed}; see --ranks-per-node, --case and --set"
         )
     idle = options.nodes[0] - -(-needed // options.ranks_per_node)

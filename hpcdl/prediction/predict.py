@@ -233,11 +233,13 @@ def _source(path: Path, globs: Sequence[str], facts: Facts) -> Source:
 def _how_to_predict(model: str) -> str:
     """Return a line on how to predict a network: by a replay, with times of the package if it has any."""
     devices = devices_with_times(model)
-    known = "the package has its times on " + ", ".join(devices)
+    known = "the package has times of it on " + ", ".join(devices)
     known = known if devices else "the package has no times of it, and hpcdl help models records them"
     rate = f'device = "{devices[-1]}"' if devices else "flops = 1e13"
     keys = f'kind = "replay", model = "{model}", {rate}, batch_per_rank = 32, ranks = 8'
-    return f"{model}: a network, not a suite or a run; write a suite with a case of {keys} ({known})"
+    return (
+        f"{model} is a network, and predict needs a suite or a run: write a suite with a case of {keys} ({known})"
+    )
 
 
 def _read(path: Path, facts: Facts) -> tuple[Run, list[Record]]:

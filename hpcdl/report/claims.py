@@ -39,16 +39,18 @@ MARKED: Final = {
 """Verdicts in a table."""
 HEADER: Final = ("claim", "kind", "verdict", "number", "limit, and why", "n", "refuted if", "report", "earlier")
 NOTE: Final = (
-    "The claims were registered before the runs: `hpcdl/papers/registry.md` has each sentence, task, limit, and "
-    "number of seeds or launches; a limit that the source does not state is chosen there. Kinds: computed, on "
-    "ranks with a core each; messages, of ranks that sleep, which decide statements about messages and waiting "
-    "only; trained in virtual time, which decides no seconds; times that others measured, job by job. A claim may "
-    "have several numbers. It is confirmed if the interval of each number lies within its limit, and refuted if "
-    "the whole interval of one number lies beyond it; of k numbers this interval has a k-th of the error. "
-    "Intervals are Student's t: 95 % of launches; 97.5 % of trainings, which are paired by seed and may be "
-    "looked at twice, after 5 and after 10 seeds; shares have exact bounds. A training that diverged has 10 % "
-    "accuracy and needs infinitely many epochs: then seeds vote, and 5 of 5, 9 of 10 or 10 of 12 decide. Of "
-    "about 80 verdicts up to one in twenty may be wrong by chance."
+    "The claims were registered before the runs: `hpcdl/papers/registry.md` has the sentence, task and limit of "
+    "each claim, and its number of seeds or launches. If the source states no limit, the registry chooses one. A "
+    "claim has one of four kinds. Computed: ranks compute, with a core each. Messages: ranks sleep instead of "
+    "computing; such runs decide about messages and waiting only. Trained in virtual time: such runs decide about "
+    "accuracy, epochs and bytes, never about seconds. Measured by others: published times, job by job. A claim "
+    "may have several numbers. It is confirmed if the interval of each number lies within its limit, and refuted "
+    "if the whole interval of one number lies beyond it; for a refutation by one of k numbers the error of its "
+    "interval is divided by k. Intervals are Student's t intervals. Those over launches are at 95 %. Those over "
+    "trainings are at 97.5 %, as trainings may be tested twice, after 5 and after 10 seeds; they are paired by "
+    "seed. Shares have exact intervals. A training that diverged counts as 10 % accuracy and infinitely many "
+    "epochs; then each seed has one vote, and 5 of 5, 9 of 10 or 10 of 12 equal votes decide. Of about 80 "
+    "verdicts up to one in twenty may be wrong by chance."
 )
 MAKE: Final = "Missing runs, which `python reports/make.py measure FOLDER NAME` makes"
 STANDS: Final = "stands"
@@ -127,13 +129,17 @@ def _section(source: Source, decisions: Sequence[Decision], short: bool) -> Sect
     if not decisions:
         return Section(source.title)
     if short:
-        cells = ((_named(decision), _cells(decision, decision.deciding)) for decision in decisions)
-        rows = [(name, *row[1:3], row[3].partition(",")[0]) for name, row in cells]
-        header = ("claim", "verdict", "number", "limit")
-        return Section(source.title, tables=[Table("", header, rows, 2, answers=["number", "limit"])])
+        return Section(source.title, points=list(map(_shortly, decisions)))
     rows = [row for decision in decisions for row in _rows(decision)]
     table = Table("", HEADER, rows, 3, answers=["number", "limit, and why"])
     return Section(source.title, [f"{source.source}. {summary(decisions).sentence}"], tables=[table])
+
+
+def _shortly(decision: Decision) -> str:
+    """Return a part with its verdict and the number that decides."""
+    _, verdict, number, limit, *_ = _cells(decision, decision.deciding)
+    numbers = f"{number}, limit {limit.partition(',')[0]}" if number != NONE else ""
+    return f"{verdict}, {_named(decision)}{numbers and ': '}{numbers}."
 
 
 def _named(decision: Decision) -> str:
@@ -167,7 +173,7 @@ def _limit(found: Found, part: Part) -> str:
     clause = found.clause
     unit = f" {clause.unit}" if clause.unit == "points" else ""
     outside = "one outside " if part.reversed else ""
-    return f"{outside}{clause.limit}{unit}, {part.because or 'the sentence itself'}"
+    return f"{outside}{clause.limit}{unit}, {part.because or 'from the sentence itself'}"
 
 
 @cache

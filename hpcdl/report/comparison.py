@@ -133,7 +133,8 @@ def _remedies(comparison: Comparison) -> list[str]:
         units = "jobs" if comparison.jobs == (1, 1) or comparison.unit == "job" else "launches"
         number = f"{float(f'{max(np.median(needed), MIN_DRIFT):.2g}'):,.0f} {units}"
         remedies.append(
-            f"'Unchanged' needs about {number} a side (median inconclusive measure, probability 80 %)."
+            f"With about {number} a side the median inconclusive measure would be unchanged with a probability "
+            "of 80 %."
         )
     if comparison.drift > RESEMBLING and comparison.jobs == (1, 1):
         remedies.append("Launches of one job may drift: start them in several jobs, both sides in turn.")

@@ -9,7 +9,7 @@ from suite.conftest import CASES, text_of
 
 from hpcdl import suite
 from hpcdl.analysis.run.launches import launches
-from hpcdl.analysis.run.pooling import pool, read_pooled
+from hpcdl.analysis.run.pooling import pool, read_pooled, with_seeds_of_launches
 from hpcdl.analysis.run.scaling import records
 from hpcdl.cases.keys.key import varies
 from hpcdl.fabric.comm import Counters
@@ -167,3 +167,14 @@ def test_entries_of_all_launches_are_kept_and_an_unknown_flag_is_not_filled_in()
     correct, shared = QUANTITIES["correct"], QUANTITIES["oversubscribed"]
     for flags, every, some in (([True, None], None, True), ([False, None], False, None), ([None] * 2, None, None)):
         assert (correct.reduced(flags), shared.reduced(flags)) == (every, some)
+
+
+@pytest.mark.parametrize(("seeds", "shown"), [(1, [(3, None)]), (2, [(3, 1), (3, 2)])])
+def test_launches_that_differ_in_the_seed_alone_are_launches_of_one_case(hand, seeds, shown):
+    """If each launch has the same seeds, they are cases."""
+    for launch in (1, 2, 3):
+        for seed in [launch] if seeds == 1 else [1, 2]:
+            settings = {"kind": "train", "seed": seed}
+            hand.train([[10.0 + launch] * 20] * 2, launch=launch, seed=seed, settings=settings, digest=f"d{seed}")
+    pooled = records(launches(with_seeds_of_launches(hand.read())))
+    assert [(record.launches, record.seed) for record in pooled] == shown

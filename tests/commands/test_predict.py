@@ -192,7 +192,7 @@ def test_efficiency_and_images_a_second_stand_beside_one_rank_and_buckets_of_no_
 def test_a_network_alone_is_refused_with_the_times_that_the_package_has(refused):
     said = refused("predict", "resnet50", "--network", "gemini")
     assert 'kind = "replay", model = "resnet50", device = "h200-bf16"' in said
-    assert "the package has its times on core, h200, h200-bf16" in said
+    assert "the package has times of it on core, h200, h200-bf16" in said
     assert "hpcdl help models records them" in refused("predict", "vgg11", "--network", "gemini")
 
 

@@ -115,7 +115,7 @@ TABLE = {
         ("quickstart --nodes 0", "0: must be at least 1"),
         ("quickstart --nodes 2,x", "'x' is not a whole number"),
         ("quickstart --nodes 2,2", "2,2: a number is there twice"),
-        ("quickstart --nodes 1", "--nodes 1: a job of 1 ranks, and the suite 'quickstart' has cases of 8"),
+        ("quickstart --nodes 1", "--nodes 1: the job has 1 rank, but 'quickstart' needs 8"),
         ("quickstart --nodes 8 --site absent.toml", "absent.toml: cannot be read"),
         ("quickstart --nodes 8 -o absent/a.sbatch", "-o absent/a.sbatch: cannot be written"),
     ],

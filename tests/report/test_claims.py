@@ -301,11 +301,20 @@ def test_sentences_counts_and_exit_codes():
     assert table.rows[0][1:-1] == (
         *("trained", "\N{CHECK MARK} confirmed", "+0.0 points (-0.2 to +0.2)"),
         *(
-            "> -1 points, the sentence itself",
+            "> -1 points, from the sentence itself",
             "5 of 10",
             "all \N{LESS-THAN OR EQUAL TO} -1; open: contains -1",
             "r",
         ),
+    )
+
+
+def test_of_many_numbers_the_sentence_has_the_lowest_and_the_highest():
+    records = [trained(f"s{n}", LEVEL + n / 100) for n in (2, 0, 1, 4, 3)]
+    clauses = [{"text": f"s{n} has {{}}", "case": {"training": f"s{n}"}, "above": 0.5} for n in range(5)]
+    finding = decided(made(*clauses), *records).finding
+    assert re.fullmatch(
+        r"s0 has 80.0 % \(.*\) \(the lowest of 5 numbers\); s4 has 84.0 % .* \(the highest\)", finding
     )
 
 
@@ -381,7 +390,7 @@ def test_the_command_shows_what_runs_decide(tmp_path, capsys, refused):
     ended = capsys.readouterr()
     assert ended.err.startswith(f"hpcdl: {tmp_path}/runs/staleness.json.xz: no records of hpcdl: ")
     assert ended.err.endswith(": its claims are not decided\n")
-    assert re.search(r"^claim +verdict +number +limit$", ended.out, re.MULTILINE)
+    assert "? no run, F5a: With suitable settings a large batch keeps the accuracy." in ended.out
     assert all(len(line) <= 80 for line in ended.out.splitlines())
     assert "one in twenty may be wrong by chance" in (tmp_path / "page.md").read_text()
     assert main(["claims", str(tmp_path / "runs"), "--failed", "--source", "firecaffe"]) == 3

@@ -123,11 +123,11 @@ def test_undisturbed_launches_of_a_case_decide(hand):
         )
     page = render([hand.read()], "md")
     assert "LeNet-5 stays near-linear on 2 ranks with a ring: efficiency " in page
-    assert "- Other load disturbed 1 launch: intervals of these cases use the" in page
+    assert "- Other load disturbed 1 launch, counted over all cases: the interval" in page
     record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["launches"], record["launches_left_out"], record["disturbed"]) == (2, 1, None)
     (found,) = findings([hand.read()])
-    assert ", ".join(badges(found.records)) == "3 launches, one case has only 2 undisturbed"
+    assert ", ".join(badges(found.records)) == "3 launches, other load disturbed all but 2 of one case"
 
 
 def all_pairs(hand, counters, slow=1.5, noise=0.0, **fields):

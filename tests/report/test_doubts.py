@@ -15,7 +15,7 @@ def test_oversubscribed_ranks_measure_no_scaling(hand):
     for ranks in (1, 4):
         hand.train([steps(80 / ranks)] * ranks, threads_per_rank=3)
     few, enough = (render([hand.read({"cpu": {"physical_cores": cores}})], "md") for cores in (8, 12))
-    assert "A node has 8 cores, and 4 ranks want 12: these cases do not measure scaling. Start fewer" in few
+    assert "A node has 8 cores, and 4 ranks need 12: these cases do not measure scaling. Start fewer" in few
     assert "ranks share cores" in few and "ranks share cores" not in enough
 
 

@@ -35,8 +35,8 @@ def test_each_time_stands_beside_its_prediction(hand, row, whole):
 @pytest.mark.parametrize(
     ("fabric", "traced", "says"),
     [
-        (1.2, 1.0, "20.0 % longer through hpcdl than with mpi4py alone (64 B), and a step takes no measurably longer with tracing."),
-        (1.0, 1.1, "no measurably longer through hpcdl than with mpi4py alone (64 B), and a step takes 10.0 % longer with tracing."),
+        (1.2, 1.0, "takes 20.0 % longer through hpcdl than with mpi4py alone (64 B), and a step does not take measurably longer with tracing."),
+        (1.0, 1.1, "does not take measurably longer through hpcdl than with mpi4py alone (64 B), and a step takes 10.0 % longer with tracing."),
     ],
 )  # fmt: skip
 def test_costs_of_an_exchange_and_of_tracing_are_one_sentence(hand, whole, fabric, traced, says):
@@ -46,7 +46,7 @@ def test_costs_of_an_exchange_and_of_tracing_are_one_sentence(hand, whole, fabri
     fields = {**TRAINING, "aggregation": "ring", "settings": {"trace": "alternating"}}
     for seed in range(6):
         hand.case([[traced, 1.0] * 10] * 2, **{**fields, "seed": seed})
-    assert f"\nAn exchange takes {says}\n" in whole(hand.read({}, '[suite]\nanswer = "costs"'))
+    assert f"\nAn exchange {says}\n" in whole(hand.read({}, '[suite]\nanswer = "costs"'))
 
 
 def test_json_has_the_network_and_its_predictions(hand):

@@ -87,7 +87,7 @@ def test_markdown_says_what_failed_and_what_to_doubt(page):
 def test_markdown_job_and_method(page, row):
     assert row(page, "MPI")[1] == "MPICH 5.0.2"
     assert row(page, "pinning")[1] == "0: 0; 1: 1; 2: 0; 3: 1"
-    assert row(page, "GPU")[1] == "none seen"
+    assert row(page, "GPU")[1] == "unknown"
     assert "Command: `hpcdl run 'suites/my suite.toml' -n 4`" in page
     assert "Cases of kind train: 2 warm-up steps left out, then 30 measured steps per case." in page
     assert "all aggregations run the same program there" in page

@@ -18,7 +18,7 @@ def test_a_stage_is_compared_with_synchronous_training(hand):
     assert [answer.headline, *answer.details] == [
         "ZeRO-3 needs 44 % of the memory of synchronous training (LeNet-5, 4 ranks).",
         "ZeRO-3 sends 1.00 times as many bytes as synchronous training (LeNet-5, 4 ranks).",
-        "ZeRO-3 adds 25.0 % to a step with synchronous training (LeNet-5, 4 ranks): not decided, as one launch decides nothing.",
+        "ZeRO-3 makes a step 25.0 % longer than with synchronous training (LeNet-5, 4 ranks): not decided, as one launch decides nothing.",
     ]
     (table,) = step_ratios.SHARDING.page(found).tables
     assert table.rows[-1] == ("ZeRO-3", "4", "25.0 ms", "10.0 ms", "103 B", "700 B", "6.18 to 61.8 kB/s")
@@ -27,10 +27,10 @@ def test_a_stage_is_compared_with_synchronous_training(hand):
 @pytest.mark.parametrize(
     "times, words",
     [
-        ((50, 50.5, 51), "adds 25.6 % (24.1 to 27.2 %) to a step"),
-        ((30, 30.2, 30.4), "saves 24.9 % (24.6 to 25.2 %) of a step"),
-        ((500, 501, 502), "adds 1146.3 % (1137.1 to 1155.5 %) to a step"),
-        ((36, 40, 45), "saves 0.5 % (-30.2 to 23.3 %) of a step"),
+        ((50, 50.5, 51), "25.6 % (24.1 to 27.2 %) longer"),
+        ((30, 30.2, 30.4), "24.9 % (24.6 to 25.2 %) shorter"),
+        ((500, 501, 502), "1146.3 % (1137.1 to 1155.5 %) longer"),
+        ((36, 40, 45), "0.5 % (-30.2 to 23.3 %) shorter"),
     ],
 )
 def test_launches_give_the_time_an_interval(hand, times, words):
@@ -40,4 +40,4 @@ def test_launches_give_the_time_an_interval(hand, times, words):
     (found,) = findings([hand.read()])
     *_, last = step_ratios.sharding_answer(found).details
     chance = ": the difference may be chance" if times[0] == 36 else ""
-    assert last == f"ZeRO-1 {words} with synchronous training (LeNet-5, 4 ranks){chance}."
+    assert last == f"ZeRO-1 makes a step {words} than with synchronous training (LeNet-5, 4 ranks){chance}."

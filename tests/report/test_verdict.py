@@ -112,7 +112,7 @@ def step_parts(hand):
 
 
 ANSWERS = {
-    overlap: "Layerwise summation overlaps 75.0 % and sums in buckets 50.0 % of the communication with computing "
+    overlap: "Layerwise summation overlaps 75.0 % and summing in buckets 50.0 % of the communication with computing "
     "(LeNet-5, ring, 2 ranks): not decided, as one launch decides nothing.",
     step_parts: "1F1B needs 25 % of GPipe's memory for activations; its ranks idle for 40.0 % of a step, GPipe's for 25.0 % "
     "(LeNet-5, 2 stages, 4 microbatches, 2 ranks).",
@@ -122,10 +122,18 @@ ANSWERS = {
 @pytest.mark.parametrize(
     "layerwise, line, doubt",
     [
-        ((20, 20.2), "Layerwise summation saves 49.9 % (48.1 to 51.6 %) of a step with sums in buckets", ""),
-        ((80, 80.4), "Layerwise summation adds 100.0 % (97.0 to 103.1 %) to a step with sums in buckets", ""),
-        ((38, 43), "Layerwise summation adds 1.0 % (", ": the difference may be chance"),
-        ((1, 1), "Layerwise summation saves 97.5 % (", ": not decided, as other load disturbed it"),
+        (
+            (20, 20.2),
+            "Layerwise summation makes a step 49.9 % (48.1 to 51.6 %) shorter than with summing in buckets",
+            "",
+        ),
+        (
+            (80, 80.4),
+            "Layerwise summation makes a step 100.0 % (97.0 to 103.1 %) longer than with summing in buckets",
+            "",
+        ),
+        ((38, 43), "Layerwise summation makes a step 1.0 % (", ": the difference may be chance"),
+        ((1, 1), "Layerwise summation makes a step 97.5 % (", ": not decided, as other load disturbed it"),
     ],
 )
 def test_a_strategy_saves_adds_or_is_hidden_by_noise(hand, layerwise, line, doubt):

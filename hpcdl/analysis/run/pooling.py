@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,7 @@ from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.analysis.statistics.estimates import Middle
-from hpcdl.trace.files import JsonMapping, JsonObject
+from hpcdl.trace.files import JsonMapping, JsonObject, parse_json
 from hpcdl.trace.link_counters import recorded, total
 from hpcdl.trace.log import Facts
 from hpcdl.trace.run import RecordedCase, Run
@@ -99,9 +100,31 @@ def read_pooled(paths: Iterable[Path], facts: Facts = ()) -> Run:
     runs = distinct(runs) if len(runs) > 1 else runs
     launches = [launch for run in runs for launch in launches_in(run)]
     if len(runs) == 1:
-        return without_repetitions(runs[0])
+        return without_repetitions(with_seeds_of_launches(runs[0]))
     pooled = pool(launches)
-    return without_repetitions(replace(pooled, predictions=predictions_in(pooled.path)))
+    return without_repetitions(with_seeds_of_launches(replace(pooled, predictions=predictions_in(pooled.path))))
+
+
+def with_seeds_of_launches(run: Run) -> Run:
+    """Return the run without the seeds of measured cases whose launches differ in the seed alone.
+
+    Each launch has its own then: it draws other images and initial parameters, which its times do not depend on.
+    """
+    groups: dict[tuple[object, str], list[int]] = {}
+    for index, fields in enumerate(run.described):
+        if not fields.get("network") and fields.get("launch") and fields.get("settings"):
+            settings = parse_json(str(fields["settings"]), run.path)
+            settings.pop("seed", None)
+            groups.setdefault((fields["case"], json.dumps(settings)), []).append(index)
+    cases = list(run.recorded)
+    for first, *others in groups.values():
+        every = [cases[index].fields for index in (first, *others)]
+        own = all(len({fields[name] for fields in every}) == len(every) for name in ("launch", "seed"))
+        if others and own:
+            same = {"seed": None, **{name: every[0][name] for name in ("digest", "settings")}}
+            for index in (first, *others):
+                cases[index] = replace(cases[index], fields={**cases[index].fields, **same})
+    return replace(run, recorded=cases)
 
 
 def without_repetitions(run: Run) -> Run:

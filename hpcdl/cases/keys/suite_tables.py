@@ -31,7 +31,7 @@ def located(given: Path) -> Path:
     """
     shipped = suites()
     if str(given) not in shipped and not given.exists():
-        hint = nearest(given.stem, shipped, f"the folder is {Path.cwd()}; hpcdl list suites has the names")
+        hint = nearest(given.stem, shipped, f"the current folder is {Path.cwd()}; hpcdl list suites has the names")
         raise ValueError(f"{given}: no such suite file, and no suite of that name{hint}")
     return shipped.get(str(given), given)
 

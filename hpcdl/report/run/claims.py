@@ -59,6 +59,8 @@ WORST_FIRST: Final = (NO, OPEN, ABSENT, YES)
 AT_LEAST, AT_MOST = "\N{GREATER-THAN OR EQUAL TO}", "\N{LESS-THAN OR EQUAL TO}"
 CHANCE, DIVERGED_BELOW = 0.1, 0.15
 """Accuracy of trainings that diverged, and the final accuracy below which they have."""
+MOST: Final = 4
+"""Numbers of a part that its sentence has, at most."""
 SHARES: Final = {"diverged", *(name for name, quantity in COLUMNS.items() if "boolean" in quantity.types)}
 """Fields that are true or false of each seed: their number is a share of seeds, with exact bounds."""
 RATIOS: Final = ("compression_ratio", "efficiency", "speedup")
@@ -323,6 +325,15 @@ class Decision:
         return f"{used} of {planned}" if planned else f"{used} {self.part.kind.unit}"
 
     @property
+    def finding(self) -> str:
+        """The numbers in words; of more than :data:`MOST` the lowest and the highest."""
+        used = sorted((one for one in self.found if one.used), key=lambda one: one.value.value)
+        if len(used) > MOST:
+            ends = used[0].sentence, len(used), used[-1].sentence
+            return "{} (the lowest of {} numbers); {} (the highest)".format(*ends)
+        return "; ".join(one.sentence for one in self.found if one.used) or NONE
+
+    @property
     def verdict(self) -> Verdict:
         """Verdict on the part."""
         found = self.deciding
@@ -333,7 +344,7 @@ class Decision:
             case=f"{self.claim.source} claims ({self.part.id}): {self.claim.text}",
             size=found.value if found else NOTHING,
             remedy=f"Reason: {self.doubt}." if self.doubt and self.word == OPEN else "",
-            facts={"finding": "; ".join(one.sentence for one in self.found if one.used) or NONE},
+            facts={"finding": self.finding},
         )
 
 

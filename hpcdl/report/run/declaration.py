@@ -73,10 +73,10 @@ def badges(records: Sequence[Record]) -> list[str]:
         kept = min(record.launches for record in measured)
         launches = min(record.launches + record.launches_left_out for record in measured)
         words.append("1 launch" if launches == 1 else f"{launches} launches")
-        words += [f"one case has only {kept} undisturbed"] if kept < launches else []
+        words += [f"other load disturbed all but {kept} of one case"] if kept < launches else []
         marks = {mark for record in measured for mark in record.marks}
         words += [word for mark, word in FLAGS.items() if mark in marks]
-    if learned := [record for record in records if record.final_accuracy is not None]:
+    if learned := [each for each in records if each.final_accuracy is not None and each.seed is not None]:
         seeds = group_by_key(((record.ranks, record.configuration()), record.seed) for record in learned)
         counts = {len({*of_case}) for of_case in seeds.values()}
         few, many = min(counts), max(counts)

@@ -189,7 +189,7 @@ def _oversubscribed(run: Run, records: Sequence[Record]) -> Iterator[str]:
         if record.oversubscribed:
             worst[record.ranks] = max(wanted(run, record), worst.get(record.ranks, 0))
     if worst:
-        scales = (f"{plural(ranks, 'rank')} want{'s' * (ranks == 1)} {worst[ranks]}" for ranks in sorted(worst))
+        scales = (f"{plural(ranks, 'rank')} need{'s' * (ranks == 1)} {worst[ranks]}" for ranks in sorted(worst))
         yield (
             f"A node has {plural(cores, 'core')}, and {', '.join(scales)}: these cases do not measure scaling. "
             "Start fewer ranks or threads per node."
@@ -205,7 +205,10 @@ def _disturbed(records: Sequence[Record]) -> Iterator[str]:
         )
     if left_out := sum(record.launches_left_out for record in records):
         launches = "1 launch" if left_out == 1 else f"{left_out} launches"
-        yield f"Other load disturbed {launches}: intervals of these cases use the other launches only."
+        yield (
+            f"Other load disturbed {launches}, counted over all cases: the interval of a case uses its other "
+            "launches only."
+        )
     stolen = [share for record in records if (share := record.stolen) >= NOTED_STEAL]
     if stolen:
         yield (

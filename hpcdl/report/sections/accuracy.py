@@ -96,7 +96,9 @@ def page(findings: Findings) -> Section:
         target = learned[0].scale.record.target_accuracy
         notes = ["No target accuracy was set." if target is None else f"Target accuracy {percent(target)}."]
         if any(len(row.scale.records) > 1 for row in learned):
-            notes.append("Medians over seeds and pooled methods; their range is in parentheses if they differ.")
+            notes.append(
+                "Numbers are medians over seeds, and over methods that train alike; their range is in parentheses."
+            )
         title = findings.settings.title(learned[0].scale.record)
         made = table(COLUMNS, learned, title, notes, order="highest final accuracy first")
         missed = target is not None and any(_reached(row) < len(row.scale.records) for row in learned)

@@ -21,7 +21,7 @@ SIZES: Final = {"below 32 KiB": 1 << 15, "below 2 MiB": 1 << 21, "2 MiB and more
 """Classes of sizes of the whole vector, and their end (bytes)."""
 MEDIAN, NINE_TENTHS, OF_FLOOR = 0.15, 0.4, 1.25
 """Largest errors of a good prediction: their median, or that multiple of the floor, and nine tenths of them."""
-GOOD: Final = "a median of at most 15 % or 1.25 times the floor, and nine tenths within 40 %"
+GOOD: Final = "a median error of at most 15 % or 1.25 times the floor, and nine tenths of the errors within 40 %"
 NOTE: Final = (
     "Measured by others: medians of PICO (github.com/HLC-Lab/pico), one rank a node, host memory. Error: "
     "predicted / measured time - 1, without its sign; the network was fitted to all other jobs. Not predicted: "
@@ -203,7 +203,9 @@ def answer(findings: Findings) -> Answer | None:
         if known := [each.value for each in found if each.record.network == preset]:
             share = percent(float(np.median(known)))
             names = f"preset {link_title(preset)}", link_title(machine)
-            lines.append(f"The median time of the {names[0]} is {share} of the time measured on {names[1]}.")
+            lines.append(
+                f"Simulated on the {names[0]} a collective takes, in the median, {share} of that on {names[1]}."
+            )
     return Answer(lines[0], lines[1:], [each.record for each in found])
 
 

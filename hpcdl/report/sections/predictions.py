@@ -30,10 +30,10 @@ TOPOLOGY_NOTE: Final = (
     "lost packets, allreduces of 4 MiB took up to a third longer than predicted (two emulated switches)."
 )
 STEPS_NOTE: Final = (
-    "Predicted times are those of a simulation of the strategy on a model of the network. Compute times are those "
-    "of the replay, or were measured on the next smaller number of ranks and scaled with a rank's images. 95 %: "
-    "interval from the cost parameters and from the simulated steps, which differ by jitter. Measured numbers are "
-    "in parentheses."
+    "Predicted times are those of a simulation of the strategy on a model of the network. Compute times come from "
+    "the replay, or from the run on the next smaller number of ranks, scaled by the images of a rank. The 95 % "
+    "interval contains the error of the cost parameters, and the variation of simulated steps by jitter. Measured "
+    "numbers are in parentheses."
 )
 LETTERS: Final = {
     "extrapolated": "E: far beyond the measured ranks",
@@ -79,7 +79,9 @@ RANKS: Final = Column[Record]("ranks", lambda row: str(row.ranks), importance="n
 PREDICTED: Final = value(Record.predicted_seconds, importance="answer")
 INTERVAL: Final = Column[Record]("95 %", predicted_answers.bounds_of, importance="answer")
 ERROR: Final = Column[Record]("error", lambda row: signed(predicted_answers.ratio(row)), importance="answer")
-SIMULATED: Final = Column[Record]("simulated", lambda row: str(row.simulated_ranks or NONE), importance="detail")
+SIMULATED: Final = Column[Record](
+    "simulated ranks", lambda row: str(row.simulated_ranks or NONE), importance="detail"
+)
 FLAGS: Final = Column[Record]("flags", flags, importance="answer")
 MEASURED: Final = ("step_seconds", "time_p50_seconds", "images_per_second", "staleness_mean")
 """Measured numbers, which are shown only beside predictions of the network that they were measured on."""

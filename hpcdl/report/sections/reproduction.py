@@ -125,8 +125,8 @@ HOW: Final = (
     "steps after warm-up; of several launches: median of the launches' medians. Their 95 % interval: Student's t "
     "of the logarithms over launches; from 6 launches on, order statistics. Two methods are compared by quotients "
     "of medians. Verdicts and their intervals are t tests of the logarithms, paired by launch from three launches "
-    "on, by seed for accuracies; the interval is wider where several methods are compared, so that of equal "
-    "methods at most one report in twenty tells any apart. One launch has no interval and gives no verdict. "
+    "on, by seed for accuracies; the interval is wider where several methods are compared: if all of them are "
+    "equal, at most one report in twenty finds a difference. One launch has no interval and gives no verdict. "
     "Disturbed launches do not count. A case whose launches are all disturbed has no verdict and no place in a "
     "ranking."
 )

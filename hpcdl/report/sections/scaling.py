@@ -62,7 +62,8 @@ def _columns(network: Network | None, bases: Collection[str], missed: str) -> li
         Column("95 %", _step_bounds),
         median(
             Record.images_per_second,
-            note="Images/s: all measured images / their time, with pauses. Step: median time of a step.",
+            note="Images/s: number of measured images / the time that they took, with the pauses between steps. "
+            "Step: median time of a step.",
         ),
         Column("speedup", lambda row: digits(_compared(row, Record.speedup)), importance="detail"),
         Column("efficiency", lambda row: digits(_compared(row, Record.efficiency)), importance="answer"),
@@ -86,8 +87,8 @@ def _columns(network: Network | None, bases: Collection[str], missed: str) -> li
         Column(
             "r",
             lambda row: digits(_exchange_by_backward(row.scale, network)),
-            "r: time to send a ring's bytes on the network fitted to this run / time of backward. Below 1 the "
-            "exchange can overlap with backward completely.",
+            "r: time to send a ring's bytes, divided by the time of backward; the time to send is that of a "
+            "network fitted to this run. Below 1 the exchange can overlap with backward completely.",
         ),
         median(Record.predicted_seconds),
         Column("error", _prediction_error),
@@ -132,7 +133,8 @@ def _notes(methods: Sequence[Method], shown: Sequence[Row], bases: Collection[st
         f"Step of {listed([*dict.fromkeys(free)])}: mean time in which all ranks together process one global "
         "batch, because their ranks do not step together or their steps differ.": bool(free),
         base: bool(bases),
-        f"Medians over up to {seeds} seeds; bounds are the lowest and the highest bound of all seeds.": seeds > 1,
+        f"Numbers are medians over up to {seeds} seeds; an interval reaches from the lowest to the highest bound "
+        f"of all seeds.": seeds > 1,
         f"{NOISE}: the step takes no longer than without communication.": hidden,
         f"Exposed communication at {', '.join(map(str, doubtful))} ranks is doubtful: the case without "
         "communication was disturbed.": bool(doubtful),

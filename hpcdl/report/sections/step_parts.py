@@ -86,10 +86,10 @@ PIPELINE: Final = Declaration(
 )
 
 MEMORY_NOTE: Final = (
-    "Memory: size of the vectors on the rank with most: parameters, gradients, state of optimizer and strategy, "
-    "and copies of the parameters for evaluations that training does not wait for. Memory / parameters: this size "
-    "/ size of the parameters. Consensus distance: root mean square over ranks of the distance between a rank's "
-    "parameters and their average, at the last evaluation."
+    "Memory: size of the vectors on the rank that has most. These are parameters, gradients, the state of "
+    "optimizer and strategy, and copies of the parameters for evaluations during training. Memory / parameters: "
+    "this size / size of the parameters. Consensus distance: root mean square over ranks of the distance between "
+    "a rank's parameters and their average, at the last evaluation."
 )
 
 

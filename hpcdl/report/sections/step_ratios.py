@@ -105,7 +105,7 @@ def _sums(findings: Findings) -> list[Record]:
 def _sum(_: Findings, side: Side, sides: Sequence[Side]) -> str:
     """Return a strategy in words; "synchronous" has the usual buckets."""
     names = Names(record for each in sides for record in each.records)
-    return "sums in buckets" if side.name == "synchronous" else in_words(names(side.record), side.record)
+    return "summing in buckets" if side.name == "synchronous" else in_words(names(side.record), side.record)
 
 
 def _with_scheme(findings: Findings, side: Side) -> str:
@@ -137,11 +137,11 @@ OVERLAP: Final = Declaration(
 )
 
 NOTE: Final = (
-    "Beyond computing: step minus a rank's compute time. Sent per rank: by the rank that sends most in a step; "
-    "messages that overlap with the next step count in that step, so that busy cores raise the number. Sent per "
-    "host: to other hosts, if simulated without a topology. Memory: parameters, gradients and optimizer state, "
-    "measured. Rate for 90 %: link rate at which computing takes 90 % of a step, if all messages overlap with "
-    "computing, and if none do."
+    "Beyond computing: step minus a rank's compute time. Sent per rank: bytes of the rank that sends most in a "
+    "step; a message that overlaps with the next step counts in the next one. Sent per host: bytes to other "
+    "hosts; only simulations without a topology have it. Memory: parameters, gradients and optimizer state, "
+    "measured. Rate for 90 %: link rates at which computing takes 90 % of a step, the first if all messages "
+    "overlap with computing, the second if none do."
 )
 
 
@@ -261,8 +261,8 @@ class Cost(NamedTuple):
     def words(self) -> str:
         """By how much the program is slower."""
         if self.is_noise and self.judged.reason != "one launch":
-            return "no measurably longer"
-        return longer(*self.judged.size)
+            return "does not take measurably longer"
+        return f"takes {longer(*self.judged.size)}"
 
 
 def measured_costs(findings: Findings) -> list[Cost]:
@@ -362,10 +362,10 @@ def costs_answer(findings: Findings) -> Answer | None:
         place = "at worst, " if len(exchanges) > 1 else ""
         doubt = ", where one launch decides nothing" if worst.judged.reason == "one launch" else ""
         size = f"({place}{_name(worst.record)}{doubt})"
-        told.append(f"an exchange takes {worst.words} through hpcdl than with mpi4py alone {size}")
+        told.append(f"an exchange {worst.words} through hpcdl than with mpi4py alone {size}")
     if traced:
         worst = max(traced, key=lambda cost: cost.judged.size.value)
-        told.append(f"a step takes {worst.words} with tracing")
+        told.append(f"a step {worst.words} with tracing")
     if not told:
         return None
     if simulated := [record for record in findings.records if record.simulation_seconds]:

@@ -90,7 +90,9 @@ def random_pairs_answer(case: Measured) -> str:
     shown = bounded(*pair_rate(case), rate)
     what = f"While all {plural(case.record.ranks, 'rank')} exchange {volume(_size(case))}"
     least = least_share((share for _, share in shares_under_load(case)), CONSPICUOUS)
-    none = f"each host has at least {percent(least)} of it" if least else "no slow host could be named"
+    none = (
+        f"each host has at least {percent(least)} of the others' rate" if least else "no slow host could be named"
+    )
     others = (
         " and ".join(f"{name} has {percent(share.value)} of it" for name, share in slow_under_load(case)) or none
     )

@@ -102,9 +102,9 @@ NOTE: Final = (
     "Means over ranks and steps. A rank waits while its message or native collective has not begun on another "
     "rank, and moves bytes after that. Time in which the rank computes counts as neither. The latest rank of a "
     "step works longest; the latest rank of a collective begins last. Late by: longest waiting time of another "
-    "rank, at most the additional work of the latest rank. A rank is late if this is at least 5 % of a step and "
-    "more than twice the clock error, in half of the steps and in all undisturbed launches. Stages of a pipeline "
-    "differ by design, so that no stage counts as late."
+    "rank, at most the additional work of the latest rank. A rank is late if this time is at least 5 % of a "
+    "step and more than twice the clock error, in half of the steps and in all undisturbed launches. Stages of a "
+    "pipeline differ by design, so that no stage counts as late."
 )
 
 
