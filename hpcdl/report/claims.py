@@ -217,7 +217,7 @@ def _earlier() -> Section:
     """Return the section of the verdicts that claims had under other tasks and limits."""
     points = []
     for row in (row for row in _history() if row["changed"] != STANDS):
-        head = f"{row['id']}, from {row['date']}: {row['clause'].replace('{}', '...')}"
+        head = f"{row['id']}, from {row['date']}: {(row['clause'] or row['claim']).replace('{}', '...')}"
         verdict = f"{row['verdict'] or NONE}, {row['numbers'] or 'on no page'}"
         points.append(f"{head}. Limit: {row['limit']}. Verdict: {verdict}. Changed later: {row['changed']}.")
     return Section("Earlier verdicts", [EARLIER], points=points)
