@@ -81,11 +81,11 @@ def test_a_host_that_is_slow_while_all_send_is_named(hand):
     rows = [[1.6 if 1 in (rank, partners[rank]) else 1.0 for partners in table] for rank in range(6)]
     line = answered(hand, "random_pairs", rows, 10**6)
     assert line.startswith("While all 6 ranks exchange 1.00 MB, the median pair has 985 MB/s (")
-    assert line.endswith(" in each direction; host1 has 62.5 % of it.")
+    assert line.endswith(" in each direction; host1 has 62.5 % of the others' rate.")
     hand.parts.clear()
     equal = [[1.0 for _ in table] for _ in range(6)]
     line = answered(hand, "random_pairs", equal, 10**6)
-    assert line.endswith(" in each direction; each host has at least 85.0 % of it.")
+    assert line.endswith(" in each direction; each host has at least 85.0 % of the others' rate.")
 
 
 def test_the_answers_on_incast_message_rate_and_congestor(hand):

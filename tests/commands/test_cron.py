@@ -44,7 +44,7 @@ def test_history_is_mailed_if_it_is_not_fine(cron, tmp_path):
     (tmp_path / "hpcdl/.venv").symlink_to(BIN.parent)
     cron(re.sub("/scratch|/var/lib/node_exporter", str(tmp_path), line("hpcdl/docs/nightly.md", "history")))
     mail = (tmp_path / "mail.txt").read_text()
-    assert mail == "-s hpcdl admins\nhpcdl: history\n\nVERDICT\nNO RUNS: runs has none.\n"
+    assert mail == "-s hpcdl admins\nhpcdl: history\n\nVERDICT\nNO RUNS: the folder runs has no run.\n"
     assert "hpcdl_history_exit_code 3" in (tmp_path / "hpcdl.prom").read_text()
 
 
@@ -65,4 +65,4 @@ def test_the_page_on_clusters_has_a_line_that_mails(cron, tmp_path):
     (tmp_path / "interconnect/runs").mkdir(parents=True)
     (tmp_path / "hpcdl").symlink_to(BIN.parent)
     cron(line("hpcdl/docs/cluster.md", "history"))
-    assert "NO RUNS: runs has none." in (tmp_path / "mail.txt").read_text()
+    assert "NO RUNS: the folder runs has no run." in (tmp_path / "mail.txt").read_text()

@@ -126,7 +126,7 @@ def test_the_report_counts_the_cores_of_one_machine(hand):
     told = {"hosts": 4, "rate": "100mbps", "slow": {"host3": "1mbit"}, "bytes_per_second": rates, "latency": 0.03}
     assert "measure scaling" not in render([hand.read({**machine, "emulated": None})], "md")
     page = render([hand.read({**machine, "mpi": {"nodes": 4}, "emulated": told})], "md")
-    assert "A node has 2 cores, and 4 ranks want 4: these cases do not measure scaling." in page
+    assert "A node has 2 cores, and 4 ranks need 4: these cases do not measure scaling." in page
     assert "The nodes are 4 hosts of hpcdl testbed, with links limited to 800 Mbit/s, " in page
     assert "host3 to 1 Mbit/s, with 30 ms" in page
     assert " from host to host. These hosts share the cores" in page

@@ -115,13 +115,13 @@ def with_seeds_of_launches(run: Run) -> Run:
         if not fields.get("network") and fields.get("launch") and fields.get("settings"):
             settings = parse_json(str(fields["settings"]), run.path)
             settings.pop("seed", None)
-            groups.setdefault((fields["case"], json.dumps(settings)), []).append(index)
+            groups.setdefault((fields.get("case"), json.dumps(settings)), []).append(index)
     cases = list(run.recorded)
     for first, *others in groups.values():
         every = [cases[index].fields for index in (first, *others)]
-        own = all(len({fields[name] for fields in every}) == len(every) for name in ("launch", "seed"))
+        own = all(len({fields.get(name) for fields in every}) == len(every) for name in ("launch", "seed"))
         if others and own:
-            same = {"seed": None, **{name: every[0][name] for name in ("digest", "settings")}}
+            same = {"seed": None, **{name: every[0].get(name) for name in ("digest", "settings")}}
             for index in (first, *others):
                 cases[index] = replace(cases[index], fields={**cases[index].fields, **same})
     return replace(run, recorded=cases)

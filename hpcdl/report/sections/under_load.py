@@ -93,9 +93,8 @@ def random_pairs_answer(case: Measured) -> str:
     none = (
         f"each host has at least {percent(least)} of the others' rate" if least else "no slow host could be named"
     )
-    others = (
-        " and ".join(f"{name} has {percent(share.value)} of it" for name, share in slow_under_load(case)) or none
-    )
+    slow = [f"{name} has {percent(share.value)} of the others' rate" for name, share in slow_under_load(case)]
+    others = " and ".join(slow) or none
     return f"{what}, the median pair has {shown} in each direction; {others}."
 
 
