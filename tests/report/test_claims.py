@@ -138,7 +138,7 @@ def test_a_missed_target_takes_infinitely_many_epochs():
     sides = trained("one", [None] * 5, "epochs_to_target"), trained("other", [1.0] * 5, "epochs_to_target")
     decision = decided(made(clause), *sides)
     assert (decision.word, decision.found[0].votes) == (YES, (5, 5))
-    assert decision.found[0].number == "infinite (5 of 5 keep the limit)"
+    assert decision.found[0].number == "infinitely many times (5 of 5 keep the limit)"
     both = decided(made(clause), sides[0], [record.but(training="other") for record in sides[0]])
     assert both.word == NO  # infinite by infinite is 1
 

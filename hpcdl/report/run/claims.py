@@ -280,7 +280,7 @@ class Found:
         if not self.used:
             return NONE
         kept, every = self.votes
-        text = "infinite" if math.isinf(value) else shown(value)
+        text = "infinitely many times" if math.isinf(value) else shown(value)
         bounds = interval(low, high, shown).removesuffix(f" {self.clause.unit}")
         bounds = f"{kept} of {every} keep the limit" if every else bounds
         return text if bounds == NONE or low == high else f"{text} ({bounds})"

@@ -322,8 +322,10 @@ class Names:
 
 
 def text_of(case: Record, field: str) -> str:
-    """A column in words; empty where there is none."""
+    """A column in words, of a case that was tuned by a grid the rate that it found; empty where there is none."""
     value = case.stated(field)
+    if case.tuning_trials and (case.tuned or "").startswith(f"{field}="):
+        return str(case.tuned).partition("=")[2]
     return f"{value:g}" if isinstance(value, float) else str(value or "")
 
 
