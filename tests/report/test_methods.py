@@ -263,3 +263,10 @@ def test_problems_are_named_by_their_network_and_by_what_differs(cases):
     report = settings(problems(records))
     assert [report.name(record) for record in records] == [name for name, _ in cases]
     assert report.where(records[-1]).endswith("2 ranks)")
+
+
+def test_a_method_is_named_after_the_rate_that_its_grid_found():
+    own = {"learning_rate": 0.08, "tuned": "learning_rate=0.04", "tuning_trials": "0.04: 0.8, 0.08: 0.1"}
+    like = {"learning_rate": 0.01, "tuned": "learning_rate=0.08", "tuning_trials": "0.04: 0.8, 0.08: 0.9"}
+    records = [Record(training="synchronous", aggregation="ring", ranks=8, **fields) for fields in (own, like)]
+    assert [*map(Names(records), records)] == ["rate 0.04", "rate 0.08"]
