@@ -423,10 +423,11 @@ def _side(clause: Clause, kind: Kind, records: Iterable[Record], case: JsonMappi
     usable = [record for record in same if kind.has(record)]
     pairs = [pair for record in usable for pair in kind.units(record)]
     found = {unit: _value(clause.field, kind, record) for unit, record in pairs}
+    measured = kind in {Kind.COMPUTED, Kind.MESSAGES}
     doubts = {
         "records of another kind": bool(same) and not usable,
         "several cases match": len(found) < len(pairs),
-        "ranks share cores": kind is Kind.COMPUTED and any(record.oversubscribed for record in usable),
+        "ranks share cores": measured and any(record.oversubscribed for record in usable),
         f"some {kind.unit} without a number": any(value is None for value, _ in found.values()),
     }
     numbers = {unit: value for unit, (value, _) in found.items()}
