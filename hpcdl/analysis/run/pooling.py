@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from hpcdl.analysis.run.launches import Launch, undisturbed
 from hpcdl.analysis.run.record import Key, Record, group_by_key
 from hpcdl.analysis.statistics.differences import Vector
 from hpcdl.analysis.statistics.estimates import Middle
-from hpcdl.trace.files import JsonMapping, JsonObject, parse_json
+from hpcdl.trace.files import JsonMapping, JsonObject
 from hpcdl.trace.link_counters import recorded, total
 from hpcdl.trace.log import Facts
 from hpcdl.trace.run import RecordedCase, Run
@@ -110,19 +109,18 @@ def with_seeds_of_launches(run: Run) -> Run:
 
     Each launch has its own then: it draws other images and initial parameters, which its times do not depend on.
     """
-    groups: dict[tuple[object, str], list[int]] = {}
-    for index, fields in enumerate(run.described):
-        if not fields.get("network") and fields.get("launch") and fields.get("settings"):
-            settings = parse_json(str(fields["settings"]), run.path)
-            settings.pop("seed", None)
-            groups.setdefault((fields.get("case"), json.dumps(settings)), []).append(index)
+    measured = [index for index, fields in enumerate(run.described) if not fields.get("network")]
+    of_case = group_by_key((run.described[index].get("case"), index) for index in measured)
     cases = list(run.recorded)
-    for first, *others in groups.values():
-        every = [cases[index].fields for index in (first, *others)]
-        own = all(len({fields.get(name) for fields in every}) == len(every) for name in ("launch", "seed"))
-        if others and own:
+    for indices in of_case.values():
+        every = [cases[index].fields for index in indices]
+        numbers = [len({fields.get(name) for fields in every}) for name in ("launch", "seed")]
+        if numbers != [len(every)] * 2 or len(every) < 2:
+            continue  # one launch, or the same seed in each
+        settings = [{**Record.of(fields).settings, "seed": None} for fields in every]
+        if all(each == settings[0] for each in settings):
             same = {"seed": None, **{name: every[0].get(name) for name in ("digest", "settings")}}
-            for index in (first, *others):
+            for index in indices:
                 cases[index] = replace(cases[index], fields={**cases[index].fields, **same})
     return replace(run, recorded=cases)
 
