@@ -8,6 +8,7 @@ import pytest
 from suite.conftest import CASES, text_of
 
 from hpcdl import suite
+from hpcdl.analysis.over_time.archive import read_launches
 from hpcdl.analysis.run.launches import launches
 from hpcdl.analysis.run.pooling import pool, read_pooled, with_seeds_of_launches
 from hpcdl.analysis.run.scaling import records
@@ -18,7 +19,7 @@ from hpcdl.report.run.warnings import warnings
 from hpcdl.run.run_folder import draw_of
 from hpcdl.trace.quantities import QUANTITIES
 from hpcdl.trace.recorder import CaseRecord, Recorder
-from hpcdl.trace.schema import merge, write_part
+from hpcdl.trace.schema import merge, packed, write_part
 from hpcdl.training.parts.journal import Journal
 
 CASE = {"kind": "collective", "collective": "allreduce", "message_bytes": 64, "warmup_steps": 1}
@@ -170,7 +171,7 @@ def test_entries_of_all_launches_are_kept_and_an_unknown_flag_is_not_filled_in()
 
 
 @pytest.mark.parametrize(("seeds", "shown"), [(1, [(3, None)]), (2, [(3, 1), (3, 2)])])
-def test_launches_that_differ_in_the_seed_alone_are_launches_of_one_case(hand, seeds, shown):
+def test_launches_that_differ_in_the_seed_alone_are_launches_of_one_case(hand, tmp_path, seeds, shown):
     """If each launch has the same seeds, they are cases."""
     for launch in (1, 2, 3):
         for seed in [launch] if seeds == 1 else [1, 2]:
@@ -178,3 +179,7 @@ def test_launches_that_differ_in_the_seed_alone_are_launches_of_one_case(hand, s
             hand.train([[10.0 + launch] * 20] * 2, launch=launch, seed=seed, settings=settings, digest=f"d{seed}")
     pooled = records(launches(with_seeds_of_launches(hand.read())))
     assert [(record.launches, record.seed) for record in pooled] == shown
+    file = tmp_path / "pool.json.xz"
+    file.write_bytes(packed(hand.read()))
+    compared = [case.settings for launch in read_launches(file) for case in launch.cases]
+    assert len(set(compared)) == len(shown)

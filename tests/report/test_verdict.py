@@ -48,6 +48,8 @@ def verdict(run, form="md"):
             {"ring": {1: 80, 2: 60, 4: 45, 8: 50}},
             ["LeNet-5 is not near-linear on 8 ranks: efficiency 0.200; the largest speedup is 1.78, on 4."],
         ),
+        # no efficiency below the limit is shown as the limit
+        ({"ring": {1: 80, 2: 44.45}}, ["LeNet-5 is not near-linear on 2 ranks: efficiency 0.8999."]),
         ({"ring": {1: 80, 2: 60, 4: 40}}, ["LeNet-5 is not near-linear on 2 ranks: efficiency 0.500 on 4 ranks."]),
     ],
 )

@@ -13,7 +13,7 @@ from typing import Final
 
 from hpcdl.analysis.over_time import csv_series
 from hpcdl.analysis.over_time.series import SERIES_TABLES, RunSeries, job_of, series_of
-from hpcdl.analysis.run.pooling import Copies, launches_in
+from hpcdl.analysis.run.pooling import Copies, launches_in, with_seeds_of_launches
 from hpcdl.trace.files import (
     MAX_DATA,
     atomic_write,
@@ -58,7 +58,7 @@ def read_launches(path: Path, facts: Facts = ()) -> list[RunSeries]:
     if not path.name.endswith(SUFFIXES):
         return [read_series(path, facts)]
     with analysed(path, ValueError):
-        launches = [series_of(launch) for launch in launches_in(read_records(path))]
+        launches = [series_of(launch) for launch in launches_in(with_seeds_of_launches(read_records(path)))]
     return [replace(launch, path=f"{path}, launch {number}") for number, launch in enumerate(launches, 1)]
 
 

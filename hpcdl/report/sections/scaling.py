@@ -355,8 +355,9 @@ def _ranks(record: Record) -> str:
 
 
 def _efficiency(scale: Scale) -> str:
-    low, high = map(digits, scale.bounds(Record.efficiency))
-    return digits(scale.median(Record.efficiency)) + (f" ({low} to {high})" if low != high else "")
+    value, (low, high) = scale.median(Record.efficiency), map(digits, scale.bounds(Record.efficiency))
+    rounds_to_limit = value is not None and value < NEAR_LINEAR <= float(digits(value))
+    return digits(value, 4 if rounds_to_limit else 3) + (f" ({low} to {high})" if low != high else "")
 
 
 def _near_linear(name: str, best: Method, near: Scale) -> str:
