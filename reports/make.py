@@ -35,6 +35,7 @@ import tomllib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from queue import Queue
@@ -584,14 +585,21 @@ def page_of(report: Report, file: Path, rows: int) -> tuple[Findings, Document, 
 def claims_of(report: Report, found: Findings) -> list[Decision]:
     """Return the decisions on the parts of claims of sources that the page of this report carries."""
     from hpcdl.analysis.network.clusters import records as measured_by_others
-    from hpcdl.commands.claims import records_of
     from hpcdl.report.run.claims import BY_OTHERS, decide, sources
 
     every = [(claim, part) for source in sources() for claim in source.claims for part in claim.parts]
     own = [(claim, part) for claim, part in every if part.report == (report.of or report.name)]
-    runs = {run: records_of(DATA / run) for _, part in own for run in part.runs if run != BY_OTHERS}
+    runs = {run: records_in(DATA / run) for _, part in own for run in part.runs if run != BY_OTHERS}
     runs |= {BY_OTHERS: measured_by_others(), report.name: found.records}
     return [decide(claim, part, runs) for claim, part in own]
+
+
+@cache
+def records_in(file: Path) -> list[Record]:
+    """Return the records of a report, read once for all pages and parts of pages."""
+    from hpcdl.commands.claims import records_of
+
+    return records_of(file)
 
 
 def answer_of(report: Report, decisions: Sequence[Decision]) -> str:
