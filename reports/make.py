@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hpcdl.analysis.run.record import Record
-    from hpcdl.report.formats.document import Document, Section
+    from hpcdl.report.formats.document import Chart, Document, Section
     from hpcdl.report.run.claims import Decision
     from hpcdl.report.run.findings import Findings
 
@@ -157,6 +157,8 @@ class Report:
     """True if the page is what the command prints."""
     claims: tuple[str, ...] = ()
     """Parts of claims whose findings answer; empty: of one of another's page those that it decides, else none."""
+    over_ranks: tuple[str, ...] = ()
+    """Parts of claims whose numbers, times by those of a formula, are a figure over ranks."""
     answer_alone: bool = False
     """True if another report's page has only the answer of what the command prints."""
     stands: bool = False
@@ -612,6 +614,31 @@ def answer_of(report: Report, decisions: Sequence[Decision]) -> str:
     return " ".join(sentence(findings[part]) for part in parts if part in findings)
 
 
+def over_ranks(report: Report, decisions: Sequence[Decision]) -> list[Chart]:
+    """Return a figure of the claims of a report's figure: numbers over ranks, and the limits as lines."""
+    from hpcdl.report.formats.cells import percent, volume, whole
+    from hpcdl.report.formats.document import Axis, Lines, Point, Series
+    from hpcdl.report.run.names import TITLES
+
+    own = [one for one in decisions if one.part.id in report.over_ranks]
+    lines: dict[str, list[Point]] = {}
+    limits: dict[float, list[Point]] = {}
+    for found in (found for one in own for found in one.found if found.used):
+        clause, case = found.clause, dict(found.clause.case)
+        ranks = float(case["ranks"])
+        name = f"{TITLES[case['aggregation']]}, {volume(case['message_bytes'])}"
+        lines.setdefault(name, []).append(Point(ranks, *found.value))
+        for limit in (clause.least, clause.most):
+            limits.setdefault(limit or 1.0, []).append(Point(ranks, limit or 1.0))
+    series = [Series(name, points) for name, points in lines.items()]
+    series += [Series(f"limit {percent(limit)}", sorted(points), "reference") for limit, points in limits.items()]
+    axes = (
+        Axis("ranks", whole, 2, sorted({point.x for line in series for point in line.points})),
+        Axis("time / formula", percent),
+    )
+    return [Lines("Time / formula over ranks", *axes, series)] if lines else []
+
+
 def on_clusters(report: Report) -> tuple[list[str], list[str]]:
     """Return the lines of a page about real clusters, and their rows of the README."""
     from hpcdl.report.formats.document import Document
@@ -705,7 +732,8 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     if answer := answer_of(report, decisions):
         head = replace(head, paragraphs=[answer], points=[], badges=head.badges or badges(found.records))
     text = in_the_tree(written([Document(found.question, [head, replace(main, paragraphs=[])])]))
-    chart = next((one for one in main.charts if one.title.casefold().startswith(report.figure.casefold())), None)
+    charts = [*over_ranks(report, decisions), *main.charts]
+    chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_bytes(standalone(chart, "svg"))
         image = f"![{markdown(chart.title)}]({report.name}.svg)"
