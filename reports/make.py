@@ -616,7 +616,7 @@ def answer_of(report: Report, decisions: Sequence[Decision]) -> str:
 
 def over_ranks(report: Report, decisions: Sequence[Decision]) -> list[Chart]:
     """Return a figure of the claims of a report's figure: numbers over ranks, and the limits as lines."""
-    from hpcdl.report.formats.cells import percent, volume, whole
+    from hpcdl.report.formats.cells import digits, volume, whole
     from hpcdl.report.formats.document import Axis, Lines, Point, Series
     from hpcdl.report.run.names import TITLES
 
@@ -631,10 +631,10 @@ def over_ranks(report: Report, decisions: Sequence[Decision]) -> list[Chart]:
         for limit in (clause.least, clause.most):
             limits.setdefault(limit or 1.0, []).append(Point(ranks, limit or 1.0))
     series = [Series(name, points) for name, points in lines.items()]
-    series += [Series(f"limit {percent(limit)}", sorted(points), "reference") for limit, points in limits.items()]
+    series += [Series(f"limit {limit:g}", sorted(points), "reference") for limit, points in limits.items()]
     axes = (
         Axis("ranks", whole, 2, sorted({point.x for line in series for point in line.points})),
-        Axis("time / formula", percent),
+        Axis("time / formula", digits),
     )
     return [Lines("Time / formula over ranks", *axes, series)] if lines else []
 
@@ -747,7 +747,11 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     lines += [line for note in [*letters, *main.paragraphs] for line in ("", markdown(note))]
     lines += in_the_tree(written([Document("", others)])).strip().splitlines()[1:] if others else []
     if decisions and not report.of:
-        claims = [one.verdict.sentence for one in decisions]
+        limits = (dict.fromkeys(found.clause.limit for found in one.found) for one in decisions)
+        claims = [
+            f"{one.verdict.sentence} Limit: {' or '.join(limit)}."
+            for one, limit in zip(decisions, limits, strict=True)
+        ]
         lines += ["", "## Claims of the sources", "", *(f"- {markdown(claim)}" for claim in claims)]
     return found.question, head.paragraphs[0], how(found), lines
 

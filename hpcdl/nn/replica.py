@@ -122,7 +122,7 @@ class Stage:
         self._check("gradient", dy, self.output, self.output_dtype)
         if len(dy) != self._batch:
             raise ValueError(
-                f"{self.name}: gradient of {len(dy)} images after a forward of {self._batch or 'none'}"
+                f"{self.name}: gradient has {len(dy)} images, last forward had {self._batch or 'none'}"
             )
         # a second backward would find the arrays released that forward stored
         self._batch = None

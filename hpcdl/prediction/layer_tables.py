@@ -62,7 +62,7 @@ def table_of(source: str, shape: Shape | None, samples: int | None = None) -> li
         if samples is None:
             return parsed_table(csv.reader(table.splitlines()), path)
     if samples is not None:
-        raise ValueError("--batch is for Chakra traces of other tools: this source states it")
+        raise ValueError("--batch is for Chakra traces of other tools: this one needs none")
     if source.endswith((".json", *SUFFIXES)):
         return of_profile(content(path))
     if path.suffix == ".csv":
@@ -168,7 +168,7 @@ def _marks(trace: bytes) -> list[Mark]:
             elif category in {"user_annotation", "cpu_op"} and COLLECTIVE.match(name):
                 marks.append(Mark(float(event["ts"]), "collective", name))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no trace of a PyTorch profiler with marks of layers: {error}") from None
+        raise ValueError(f"not a PyTorch profiler's trace with marks of layers: {error}") from None
     _only("marks of processes", processes, ": give the file of one rank")
     if not all(isfinite(mark.begin) for mark in marks):
         raise ValueError("a mark has no finite time")

@@ -246,7 +246,7 @@ def check_outer_step(_rate: Callable[[int], float], steps: int, settings: Settin
 def check_compression(plan: Plan, _settings: Settings) -> None:
     """Raise ValueError for a compressor of gradients alone."""
     if not plan.traits.scaled or plan.traits.own_momentum:
-        raise ValueError(f"{plan.name} sends signs alone or has a momentum; 'diloco' sends changes of parameters")
+        raise ValueError(f"'diloco' cannot use {plan.name}, which sends signs alone or has a momentum")
 
 
 def title(_ranks: int, settings: Settings) -> str:

@@ -195,9 +195,7 @@ class ReceivedUpdates:
 def check_compression(plan: Plan, _settings: Settings) -> None:
     """Raise ValueError for a compressor that does not keep the size of its values."""
     if not plan.traits.scaled:
-        raise ValueError(
-            f"{plan.name} sends signs without a size, and 'update_broadcast' sends changes of parameters"
-        )
+        raise ValueError(f"{plan.name} sends signs without a size, which 'update_broadcast' needs for its changes")
 
 
 TRAITS: Final = Strategy(

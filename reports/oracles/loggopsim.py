@@ -237,10 +237,10 @@ def main(loggopsim: Path, atlahs: Path | None = None) -> None:
         print(f"| {row} | {' | '.join(cells)} | {why} |")
     print("" if atlahs else "\nATLAHS and the terms: skipped, no checkout of ATLAHS is given\n")
     found = f"{unchanged} of {len(rows)} schemes and kinds of steps"
-    print(f"LogGOPSim's times are within 3 % of hpcdl's in {found}, and with all terms matched in {explained}.")
+    print(f"LogGOPSim's times are within 3 % of hpcdl's in {found}, in {explained} if both models are matched.")
     left = sum(math.isinf(value) for cases in rows.values() for values in cases for value in values)
     over = "no schedule leaves" if not left else f"{left} schedules leave"
-    print(f"With all terms matched {close} are within 5 %, and {over} messages over.")
+    print(f"With both models matched {close} are within 5 %, and {over} messages over.")
 
 
 if __name__ == "__main__":

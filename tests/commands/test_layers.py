@@ -67,7 +67,7 @@ def test_of_a_run_with_its_times_and_of_its_chakra_trace(table, hpcdl, refused):
     again, _ = table(trace)
     assert again == layers
     said = refused("layers", trace, "--batch", 3)
-    assert "--batch is for Chakra traces of other tools: this source states it" in said
+    assert "--batch is for Chakra traces of other tools: this one needs none" in said
 
 
 STEP = {
@@ -315,7 +315,7 @@ def test_a_chakra_trace_that_leaves_sizes_open_is_refused_in_one_line(reason, tm
     assert f"x.et: {reason}" in refused("layers", path, *(["--batch", samples] if samples else []))
 
 
-NO_PROFILE = "no trace of a PyTorch profiler with marks of layers: "
+NO_PROFILE = "not a PyTorch profiler's trace with marks of layers: "
 PACKED = lzma.compress(b'{"hpcdl records of schema": 6}')
 BAD = {
     "lenett": ("unknown 'lenett'; did you mean 'lenet5'?", None),

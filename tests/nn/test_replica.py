@@ -151,10 +151,10 @@ def test_stage_refuses_wrong_shapes_and_dtypes(build, batch, kernels):
     with pytest.raises(ValueError, match=r"^conv1: input is uint8"):
         first.forward(kernels.asarray(images.astype(np.uint8)))
     gradient = kernels.asarray(np.zeros((4, *first.output)))
-    with pytest.raises(ValueError, match=r"^conv1: gradient of 4 images after a forward of none$"):
+    with pytest.raises(ValueError, match=r"^conv1: gradient has 4 images, last forward had none$"):
         first.backward(gradient)
     first.forward(kernels.asarray(images[:3]))
-    with pytest.raises(ValueError, match=r"^conv1: gradient of 4 images after a forward of 3$"):
+    with pytest.raises(ValueError, match=r"^conv1: gradient has 4 images, last forward had 3$"):
         first.backward(gradient)
     with pytest.raises(ValueError, match=r"^conv1: gradient is float64 \(3, 2\)"):
         first.backward(kernels.asarray(np.zeros((3, 2))))

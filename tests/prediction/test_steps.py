@@ -131,7 +131,7 @@ def test_compressed_steps_of_every_kind_of_exchange_are_predicted(trained):
     three = [row for row in found.steps if row.ranks == 3]
     assert tuple(row.compression for row in three) == compressions[:3]
     assert [row.compute_seconds for row in three] == pytest.approx([computing(22)] * 3, rel=1e-4)
-    assert "compression: lengths of its messages depend on values" in " ".join(found.left_out)
+    assert "compression: message lengths depend on the gradient" in " ".join(found.left_out)
 
 
 def test_a_run_is_predicted_with_the_buckets_that_it_fitted(trained):

@@ -336,7 +336,8 @@ def test_each_number_is_a_sentence_with_its_subject_and_no_seconds_of_a_model():
 
 def test_numbers_have_the_units_that_people_read():
     for field, limits, value, number, limit in [
-        ("step_seconds", {"by": ONE, "below": 1}, 0.877, "87.7 %", "< 1"),
+        ("step_seconds", {"by": ONE, "below": 1}, 0.877, "0.877 times", "< 1"),
+        ("step_seconds", {"by": ONE, "below": 1, "text": "{} of the sum stays exposed"}, 0.877, "87.7 %", "< 1"),
         ("step_seconds", {"by": ONE, "least": 10}, 26.0, "26.0 times", "\N{GREATER-THAN OR EQUAL TO} 10"),
         ("step_seconds", {"by": ONE, "above": 1}, 0.9, "0.900 times", "> 1"),
         ("final_accuracy", {"minus": ONE, "above": -0.01}, -0.00195, "-0.2 points", "> -1"),

@@ -22,7 +22,7 @@ ranks = "1,2" | ranks: must be int, or a list, [1,2], not '1,2'
 compression = {name = "none", warmup_steps = 2} | compression: 'none' has no setting
 compression = {name = "fp16", warmup_steps = -1} | compression: warmup_steps: must be at least 0
 compression = "sign", training = "update_broadcast"
-    | compression: Sign sends signs without a size, and 'update_broadcast' sends changes of parameters
+    | compression: Sign sends signs without a size, which 'update_broadcast' needs for its changes
 compression = "top_k", training = "d_psgd"
     | compression: 'd_psgd' then needs its setting consensus_step, above 0 and at most 1:
 compression = "qsgd", training = {name = "d_psgd", consensus_step = 0.1}

@@ -72,7 +72,7 @@ def opened(received: Array, like: Sparse, sender: int, size: int) -> Sparse:
     values, positions = np.split(received, [count * like.values.itemsize])
     indices = positions.copy().view(np.int32)
     if count and not (indices[0] >= 0 and indices[-1] < size and (indices[1:] > indices[:-1]).all()):
-        raise ValueError(f"message of rank {sender}: corrupt: positions do not rise from 0 to {size - 1}")
+        raise ValueError(f"message of rank {sender}: corrupt: positions not rising in 0..{size - 1}")
     return Sparse(indices, finite(values.copy().view(like.values.dtype), sender))
 
 

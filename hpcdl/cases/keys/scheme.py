@@ -160,7 +160,7 @@ def try_compressor(compression: Choice, plan: Plan | None) -> None:
 def check_lengths(plan: Plan) -> None:
     """Raise ValueError if lengths of messages depend on the values of the gradient, which simulations lack."""
     if plan.kind != "vectors" and plan.make(SAMPLE_LAYOUT).expected(slice(0, SAMPLE_LAYOUT.size)) is None:
-        raise ValueError("lengths of its messages depend on values, which a simulation lacks")
+        raise ValueError("message lengths depend on the gradient, which a simulation lacks")
 
 
 NONE: Final = "none"

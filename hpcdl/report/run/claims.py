@@ -151,13 +151,12 @@ class Clause:
 
     @property
     def unit(self) -> str:
-        """Unit of the number as people read it; a ratio is a share if its limit is at most all of it."""
+        """Unit of the number as people read it; a quotient is a share where the sentence has it "of" something."""
         if self.field.startswith("accuracy") or self.field.endswith("accuracy"):
             return "points" if self.minus or self.contrast or self.field == "accuracy_gap" else "%"
         if self.is_share:
             return "points" if self.minus else "%"
-        limits = [limit for limit in (self.above, self.below, self.least, self.most) if limit is not None]
-        if self.by and min(limits) <= 1 and not (limits == [1] and self.above):
+        if self.by and "{} of " in self.text:
             return "%"
         return "times" if self.by or self.field in RATIOS else "s" if self.field.endswith("seconds") else ""
 

@@ -62,7 +62,7 @@ def _columns(network: Network | None, bases: Collection[str], missed: str) -> li
         Column("95 %", _step_bounds),
         median(
             Record.images_per_second,
-            note="Images/s: number of measured images / the time that they took, with the pauses between steps. "
+            note="Images/s: number of images / the time that they take, pauses between steps included. "
             "Step: median time of a step.",
         ),
         Column("speedup", lambda row: digits(_compared(row, Record.speedup)), importance="detail"),
@@ -364,7 +364,7 @@ def _near_linear(name: str, best: Method, near: Scale) -> str:
     last, beyond = best.beyond[-1], ""
     if near is not last:
         failed = f"on {last.record.ranks} the efficiency is {digits(last.median(Record.efficiency))}"
-        beyond = f"; {failed if last.near_linear is False else f'it is not decided for {last.record.ranks}'}"
+        beyond = f"; {failed if last.near_linear is False else f'{_ranks(last.record)} are undecided'}"
     ranks = ("on " if near is last or near not in best.near_linear else "up to ") + _ranks(near.record)
     method = in_words(best.name, best.record)
     return f"{name} stays near-linear {ranks} with {method}: efficiency {_efficiency(near)}{beyond}"

@@ -231,8 +231,8 @@ CONGESTOR: Final = _declared(
     "congestor",
     124,
     "Allreduce beside bulk traffic",
-    "Even ranks run an allreduce of 8 bytes, alone and while odd ranks exchange messages of the size in pairs. "
-    "Numbers are times beside the traffic / times alone (the congestion impact of GPCNeT).",
+    "Even ranks run an allreduce of 8 bytes, alone and while pairs of odd ranks exchange messages of that size. "
+    "Numbers are times under traffic / times alone (the congestion impact of GPCNeT).",
     [
         *_columns("p99", lambda case: slowdown(case, P99), digits),
         *_columns("p50", lambda case: slowdown(case, P50), digits),
