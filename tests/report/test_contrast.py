@@ -63,9 +63,9 @@ def test_a_slow_rank_is_named_in_words(hand):
             hand.train([steps(ms + launch / 10)] * 2, launch=launch, global_batch=8, **fields)
     run = hand.read(suite_text=suite_text('{straggler = [{rank = 1, factor = 4.0}, "none"]}'))
     headline = answer(run).headline
-    assert headline.startswith("Training with rank 1 slowed 4 times takes 1.50 ")
+    assert headline.startswith("Training with rank 1 at 1/4 of its speed takes 1.50 ")
     (table,) = contrast.page(findings([run])[0]).tables
-    assert "rank 1 slowed 4 times / no slow rank" in table.rows[0]
+    assert "rank 1 at 1/4 of its speed / no slow rank" in table.rows[0]
     assert headline.endswith(" times as long as training without a slow rank for a step on 2 ranks.")
 
 

@@ -192,7 +192,7 @@ def where(record: Record) -> str:
 
 
 def slowed(straggler: str) -> str:
-    """Return words for a straggler: "rank 3 slowed 5 times" for "rank 3 5x slower".
+    """Return words for a straggler: "rank 3 at 1/5 of its speed" for "rank 3 5x slower".
 
     A pause replaces the computing of its rank; a rank with a pause of 0 does not compute.
     """
@@ -200,9 +200,9 @@ def slowed(straggler: str) -> str:
         times = [*map(float, by_rank[1].split("/"))]
         usual = min(filter(None, times))
         slow = [(rank, time / usual) for rank, time in enumerate(times) if time > usual]
-        return listed([f"rank {rank} slowed {factor:g} times" for rank, factor in slow]) or "equally fast ranks"
+        return listed([f"rank {rank} at 1/{factor:g} of its speed" for rank, factor in slow]) or "equally fast ranks"
     pauses = re.sub("every rank pauses (.*) in (.*) of its", r"pauses of \1 in \2 of every rank's", straggler)
-    return re.sub(r"(\d+)x slower", r"slowed \1 times", pauses)
+    return re.sub(r"(\d+)x slower", r"at 1/\1 of its speed", pauses)
 
 
 def points_in_words(change: Interval) -> str:

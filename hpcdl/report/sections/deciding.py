@@ -79,7 +79,7 @@ class Naming:
 
 
 def _where(words: Sequence[str]) -> str:
-    """Return conditions as the end of a sentence: " on 100 Mbit/s Ethernet with rank 1 slowed 2 times"."""
+    """Return conditions as the end of a sentence: " on 100 Mbit/s Ethernet with rank 1 at 1/2 of its speed"."""
     text = ""
     for word in (word for word in words if "FLOP/s" not in word and "per node" not in word):
         link, model = link_title(word), network_name(word)
