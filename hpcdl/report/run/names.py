@@ -200,7 +200,8 @@ def slowed(straggler: str) -> str:
         times = [*map(float, by_rank[1].split("/"))]
         usual = min(filter(None, times))
         slow = [(rank, time / usual) for rank, time in enumerate(times) if time > usual]
-        return listed([f"rank {rank} at 1/{factor:g} of its speed" for rank, factor in slow]) or "equally fast ranks"
+        words = [f"rank {rank} at 1/{factor:g} of its speed" for rank, factor in slow]
+        return listed(words) or "equally fast ranks"
     pauses = re.sub("every rank pauses (.*) in (.*) of its", r"pauses of \1 in \2 of every rank's", straggler)
     return re.sub(r"(\d+)x slower", r"at 1/\1 of its speed", pauses)
 
