@@ -214,6 +214,17 @@ def points_in_words(change: Interval) -> str:
     return f"{value} percentage points" + ("" if math.isnan(change.low) else f" ({low} to {high})")
 
 
+def loss_in_words(change: Interval) -> str:
+    """Return a small loss of accuracy, given as a change (percentage points), with the most that it may be."""
+    loss, most = -change.value, -change.low
+    if most <= 0:
+        return "no accuracy"
+    size = f"{most:.1f}" if most >= 0.1 else f"{most:.2f}"
+    if loss < 0.05:
+        return f"at most {size} percentage points of accuracy (95 %)"
+    return f"{loss:.1f} percentage points of accuracy (95 %: at most {size})"
+
+
 def capital(text: str) -> str:
     """Return ``text`` with a capital letter at its beginning."""
     return text[:1].upper() + text[1:]

@@ -19,7 +19,17 @@ from hpcdl.report.formats.tables import Column, table
 from hpcdl.report.run.declaration import METHOD, RANKS, STEP, Answer, Declaration, hundredths, one_table, over_cost
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, changes_of_accuracy, in_points, rows
-from hpcdl.report.run.names import MAX_LOSS, Names, capital, in_words, points_in_words, several, title_of, where
+from hpcdl.report.run.names import (
+    MAX_LOSS,
+    Names,
+    capital,
+    in_words,
+    loss_in_words,
+    points_in_words,
+    several,
+    title_of,
+    where,
+)
 from hpcdl.report.run.warnings import diverged
 from hpcdl.trace.quantity import Quantity
 
@@ -154,10 +164,8 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
     if kept:
         change, pace, name = max(kept, key=lambda cost: (max(cost[1], FASTER), cost[0]))
         differs = pace and not 1 / FASTER < pace < FASTER
-        loss, faster = -change.low, f" and is {digits(pace, 2)} times as fast" if differs else ""
-        size = f"{loss:.1f}" if loss >= 0.1 else f"{loss:.2f}"
-        loses = f"at most {size} percentage points of" if loss > 0 else "no"
-        lines.append(f"{capital(name)} loses {loses} accuracy against {other}{faster}{place}.")
+        faster = f" and is {digits(pace, 2)} times as fast" if differs else ""
+        lines.append(f"{capital(name)} loses {loss_in_words(change)} against {other}{faster}{place}.")
     rest = sorted((cost for cost in costs if cost not in kept), key=lambda cost: cost[0])
     for change, _, name in [cost for cost in rest if cost[0].high < 0][:1]:
         lines.append(f"{capital(name)} changes the accuracy by {points_in_words(change)} against {other}{place}.")
@@ -226,7 +234,9 @@ def _same_network(learned: Sequence[Row]) -> str:
 def courses(findings: Findings) -> list[Lines]:
     """Return up to two charts per field: accuracy over time and over epochs."""
     made, settings = list[Lines](), findings.settings
-    note = "Accuracy on the test set at each evaluation; medians over seeds and launches, bars are their range."
+    held_out = any(record.settings.get("validation") for record in findings.records)
+    tested = "validation images" if held_out else "the test set"
+    note = f"Accuracy on {tested} at each evaluation; medians over seeds and launches, bars are their range."
     for field in findings.fields:
         records = [candidate.record for candidate in field.candidates]
         names, mixed = Names(records), len({settings.name(record) for record in records}) > 1

@@ -37,6 +37,7 @@ from hpcdl.report.run.names import (
     MAX_LOSS,
     in_words,
     link_title,
+    loss_in_words,
     points_in_words,
     scheme_name,
     title_of,
@@ -261,7 +262,7 @@ def bytes_answer(findings: Findings) -> Answer | None:
         reduced = "".join(f" with {how} weights" for name, how in REDUCED.items() if name in conditions)
         cost = f"changes the accuracy by {points_in_words(loss)}"
         if place == 0 and loss.low >= -MAX_LOSS:
-            cost = f"costs at most {max(-loss.low, 0):.1f} percentage points of accuracy"
+            cost = f"costs {loss_in_words(loss)}"
         sends = f"{_words(row, scheme=False)}{reduced} sends {digits(100 * share, 2)} %"
         text = sentence(
             f"{sends} of an uncompressed {scheme}'s bytes and {cost}{where(row.scale.record.but(network=None))}"
