@@ -200,7 +200,7 @@ def test_a_page_has_question_answer_figure_table_and_command(hand, tmp_path, mak
     readme = (tmp_path / "README.md").read_text()
     assert f"| [topologies](topologies.md) | Which scheme is fastest? | {page[4]} | measured |" in readme
     assert f"| [topologies](topologies.md) on mine | Which scheme is fastest? | {page[4]} | measured |" in readme
-    assert re.search(r"these runs confirm 1 and refute 0", readme)  # O2, which others measured in eleven jobs
+    assert re.search(r"These runs decide none of \d+ claims", readme)  # what others measured in one job is open
 
 
 @pytest.fixture
