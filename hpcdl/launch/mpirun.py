@@ -210,10 +210,17 @@ def remove_segments(status: Path, begin: float) -> None:
     limit = monotonic() + REMOVAL_TIMEOUT
     while _has_processes(status) and monotonic() < limit:
         sleep(0.1)
-    if unused := _unused_segments(begin):
-        sleep(1)  # a library closes a segment before it removes it
-        for segment in unused & _unused_segments(begin):
+    before: set[Path] = set()
+    for _ in range(4):
+        new = _new_segments(begin)
+        unused = {path for path, is_open in new.items() if not is_open}
+        for segment in unused & before:
             segment.unlink(missing_ok=True)
+        # the kernel closes the segments of a killed process after it has taken away the process's variables
+        if unused <= before and (status.exists() or unused == new.keys()):
+            break
+        sleep(1)  # a library closes a segment before it removes it
+        before = unused
 
 
 def _has_processes(status: Path) -> bool:
@@ -221,16 +228,16 @@ def _has_processes(status: Path) -> bool:
     return any(f"{STATUS}={status}" in environment.split("\0") for environment in environments)
 
 
-def _unused_segments(begin: float) -> set[Path]:
-    """Return the segments of this user that were made since ``begin`` and are open in no process."""
-    unused = set()
+def _new_segments(begin: float) -> dict[Path, bool]:
+    """Return the segments of this user that were made since ``begin``: True if one is open in any process."""
+    new = {}
     for path in SEGMENTS.iterdir() if SEGMENTS.exists() else ():
         with suppress(OSError):  # it is gone
             made = path.lstat()
             is_new = made.st_mtime >= begin and made.st_uid == os.geteuid() and stat.S_ISREG(made.st_mode)
-            if is_new and SEGMENT_NAMES.fullmatch(path.name) and not _is_open(path):
-                unused.add(path)
-    return unused
+            if is_new and SEGMENT_NAMES.fullmatch(path.name):
+                new[path] = _is_open(path)
+    return new
 
 
 def _is_open(path: Path) -> bool:

@@ -91,6 +91,7 @@ def test_only_new_segments_of_a_library_that_no_process_has_open_are_removed(tmp
     older, *dead, opened, linked, _ = names
     with tempfile.TemporaryDirectory(dir=mpirun.SEGMENTS) as folder:  # a temporary folder may lack leases
         monkeypatch.setattr(mpirun, "SEGMENTS", Path(folder))
+        monkeypatch.setattr(mpirun, "sleep", lambda _: None)
         for name in names:
             Path(folder, name).write_bytes(b"x")
         os.utime(Path(folder, older), (0, 0))
@@ -99,3 +100,15 @@ def test_only_new_segments_of_a_library_that_no_process_has_open_are_removed(tmp
         with Path(folder, opened).open():
             mpirun.remove_segments(tmp_path / "status", time.time() - 60)
         assert {path.name for path in Path(folder).iterdir()} == {*names} - {*dead}
+
+
+def test_segments_are_removed_that_a_killed_process_closes_late(tmp_path, monkeypatch):
+    """Its variables are gone before its files are closed."""
+    with tempfile.TemporaryDirectory(dir=mpirun.SEGMENTS) as folder:
+        monkeypatch.setattr(mpirun, "SEGMENTS", Path(folder))
+        segment = Path(folder, "sm_segment.host.0.1.0")
+        segment.write_bytes(b"x")
+        opened = segment.open()
+        monkeypatch.setattr(mpirun, "sleep", lambda _: opened.close())
+        mpirun.remove_segments(tmp_path / "status", time.time() - 60)
+        assert not segment.exists()
