@@ -93,7 +93,7 @@ NAMES = {
         ("b", "b", "", "sgd(momentum=0.5)", 0.2),
     ],
     "buckets": [
-        ("buckets of 2 MiB during backward", "synchronous(bucket_bytes=2097152)", "ring"),
+        ("ring, buckets of 2 MiB during backward", "synchronous(bucket_bytes=2097152)", "ring"),
         ("ring, one sum after backward", "synchronous(bucket_bytes=0)", "ring"),
         ("tree, one sum after backward", "synchronous(bucket_bytes=0)", "tree"),
         ("layerwise", "layerwise(bucket_bytes=0)", "ring"),

@@ -281,6 +281,8 @@ class Names:
                 self._brief[name] = {text: f"{name} {text}" if text else "" for text in self._all(name)}
         self._next: dict[tuple[str, ...], set[str]] = {}
         """Texts of a field of the cases with these texts in the fields before it."""
+        summed = [case for case in self._cases if case.ranks != 1 and case.aggregation != BY_STRATEGY]
+        self._has_several_schemes = len({*map(scheme_name, summed)}) > 1
         self._schemes: dict[tuple[str, bool], set[str]] = {}
         """Schemes by strategy, and whether on one rank, where they count only if there are no others."""
         for case in self._cases:
@@ -296,7 +298,8 @@ class Names:
         for place, (field, brief) in enumerate(self._brief.items()):
             if len(self._next.get(texts[:place], ())) > 1:
                 words.append(brief.get(texts[place], ""))
-            if field == "training" and len(schemes) > 1:
+            overlaps = any(word.endswith("backward") for word in words)
+            if field == "training" and (len(schemes) > 1 or (overlaps and self._has_several_schemes)):
                 words.append(scheme_name(case))
                 words.sort(key=lambda word: word.endswith("backward"))  # "ring, one sum after backward"
         alone = scheme_name(case) or self._brief["training"].get(texts[0], "")
@@ -354,7 +357,7 @@ def _brief(known: Mapping[str, tuple[str, dict[str, str]]]) -> dict[str, str]:
         stated = ",".join(f"{key}={settings[key]}" for key in differing)
         names[label] = f"{head}({stated})" if stated else head
         size = settings["bucket_bytes"] if "bucket_bytes" in differing else ""
-        if head == "synchronous" and size.isdecimal():
-            buckets = f"buckets of {volume(int(size))} during backward"
-            names[label] = buckets if int(size) else "one sum after backward"
+        if head == "synchronous" and any("bucket_bytes" in others for others in alike) and len(alike) > 1:
+            buckets = f"buckets of {volume(int(size))}" if size.isdecimal() else "buckets"
+            names[label] = "one sum after backward" if size == "0" else f"{buckets} during backward"
     return names
