@@ -159,6 +159,8 @@ class Report:
     """Parts of claims whose findings answer; empty: of one of another's page those that it decides, else none."""
     over_ranks: tuple[str, ...] = ()
     """Parts of claims whose numbers, times by those of a formula, are a figure over ranks."""
+    over_rates: str = ""
+    """Scheme whose largest sum on most hosts is a figure over the rates of the links that are not slow."""
     answer_alone: bool = False
     """True if another report's page has only the answer of what the command prints."""
     stands: bool = False
@@ -639,6 +641,42 @@ def over_ranks(report: Report, decisions: Sequence[Decision]) -> list[Chart]:
     return [Lines("Time / formula over ranks", *axes, series)] if lines else []
 
 
+def over_rates(report: Report) -> list[Chart]:
+    """Return a figure of a sum over the links' rate, measured on testbeds with one slow link or only such links.
+
+    Beside it stands the time of a ring's bytes (:func:`over_ranks` has such formulas from the claims): on the slow
+    link, and on links that all have the rate of the others.
+    """
+    from hpcdl.report.formats.cells import seconds, volume, whole
+    from hpcdl.report.formats.document import Axis, Lines, Point, Series
+
+    of_page = [each for each in reports([]) if report.over_rates and report.name in {each.name, each.of}]
+    by_rate = {float(re.findall(r"--rate (\d+)mbit", each.command)[0]): each for each in of_page}
+    slow = min(by_rate, default=0.0)
+    points, alone, alike = list[Point](), list[Point](), list[Point]()
+    size = 0
+    for rate, each in sorted(by_rate.items()):
+        sums = [
+            one
+            for one in records_in(each.data)
+            if one.kind == "collective" and one.aggregation == report.over_rates
+        ]
+        most = max(sums, key=lambda one: (one.ranks, one.message_bytes))
+        times = (most.time_p50_seconds, most.time_p50_low_seconds, most.time_p50_high_seconds)
+        points.append(Point(rate, *(math.nan if time is None else time for time in times)))
+        size, bits = most.message_bytes or 0, 16 * (1 - 1 / most.ranks) * (most.message_bytes or 0)
+        alone.append(Point(rate, bits / slow / 1e6))
+        alike.append(Point(rate, bits / rate / 1e6))
+    title = f"Time of a {report.over_rates} of {volume(size)} over the others' rate"
+    series = [
+        Series(f"measured, one link of {slow:g} Mbit/s", points),
+        Series("its bytes on the slowest link alone", alone, "reference"),
+        Series("its bytes if all links had the others' rate", alike, "reference"),
+    ]
+    x = Axis("other links (Mbit/s)", whole, 2, sorted(by_rate))
+    return [Lines(title, x, Axis("time", seconds), series)] if points else []
+
+
 def on_clusters(report: Report) -> tuple[list[str], list[str]]:
     """Return the lines of a page about real clusters, and their rows of the README."""
     from hpcdl.report.formats.document import Document
@@ -732,7 +770,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     if answer := answer_of(report, decisions):
         head = replace(head, paragraphs=[answer], points=[], badges=head.badges or badges(found.records))
     text = in_the_tree(written([Document(found.question, [head, replace(main, paragraphs=[])])]))
-    charts = [*over_ranks(report, decisions), *main.charts]
+    charts = [*over_ranks(report, decisions), *over_rates(report), *main.charts]
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
     if chart is not None:
         (HERE / f"{report.name}.svg").write_bytes(standalone(chart, "svg"))
