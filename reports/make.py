@@ -769,6 +769,7 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     decisions = claims_of(report, found)
     if answer := answer_of(report, decisions):
         head = replace(head, paragraphs=[answer], points=[], badges=head.badges or badges(found.records))
+        main = replace(main, paragraphs=[])  # that answer by other rules than the claims
     text = in_the_tree(written([Document(found.question, [head, replace(main, paragraphs=[])])]))
     charts = [*over_ranks(report, decisions), *over_rates(report), *main.charts]
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)

@@ -96,14 +96,14 @@ class Bars:
 
 @dataclass(frozen=True)
 class Intervals:
-    """One row per label: a value with its interval, beside a reference value."""
+    """One row per label: a value with its interval, beside a reference value if there is one."""
 
     title: str
     labels: Sequence[str]
     values: Sequence[tuple[float, Number, Number]]
     """Value and bounds of each label."""
     axis: Axis
-    reference: float
+    reference: float | None
     note: str = ""
 
     def numbers(self) -> list[Row]:

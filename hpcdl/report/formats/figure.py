@@ -42,7 +42,8 @@ def draw_intervals(chart: Intervals, axes: Axes) -> None:
         axes.plot([value], [place], marker="o", markersize=MARKER, color=COLOURS[0])
         if low is not None and high is not None and math.isfinite(high - low):
             axes.plot([low, high], [place, place], color=COLOURS[0], linewidth=1.6)
-    axes.axvline(chart.reference, color=INK, linewidth=1, dashes=(5, 3))
+    if chart.reference is not None:
+        axes.axvline(chart.reference, color=INK, linewidth=1, dashes=(5, 3))
     axes.set_ylim(-0.7, len(chart.labels) - 0.3)
     _rows(chart, axes)
 

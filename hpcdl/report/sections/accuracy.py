@@ -14,9 +14,22 @@ from hpcdl.analysis.run.launches import Launch
 from hpcdl.analysis.run.record import Record
 from hpcdl.analysis.statistics.judging import judge
 from hpcdl.report.formats.cells import NONE, Number, digits, interval, percent, plural, seconds, whole
-from hpcdl.report.formats.document import Axis, Lines, Point, Section, Series
+from hpcdl.report.formats.document import Axis, Chart, Intervals, Lines, Point, Section, Series
 from hpcdl.report.formats.tables import Column, table
-from hpcdl.report.run.declaration import METHOD, RANKS, STEP, Answer, Declaration, hundredths, one_table, over_cost
+from hpcdl.report.run.declaration import (
+    ACCURACY,
+    ACCURACY_NOTE,
+    METHOD,
+    RANKS,
+    STEP,
+    Answer,
+    Declaration,
+    accuracy_at,
+    curves,
+    hundredths,
+    one_table,
+    over_cost,
+)
 from hpcdl.report.run.findings import Findings
 from hpcdl.report.run.grouping import Method, Row, Scale, changes_of_accuracy, in_points, rows
 from hpcdl.report.run.names import (
@@ -24,6 +37,7 @@ from hpcdl.report.run.names import (
     Names,
     capital,
     in_words,
+    legend,
     loss_in_words,
     points_in_words,
     several,
@@ -67,6 +81,15 @@ def _diverged(row: Row) -> str:
     return f"none ({share}diverged at step {min(steps)})" if steps else ""
 
 
+def _accuracy(row: Row) -> str:
+    """Return the final accuracy of the seeds that did not diverge, and how many did."""
+    values = row.scale.values(Record.final_accuracy)
+    if not (lost := _diverged(row)) or not values:
+        return lost or _ranged(row, Record.final_accuracy, percent)
+    middle, span = percent(float(np.median(values))), interval(min(values), max(values), percent)
+    return f"{middle} ({span}), {lost.removeprefix('none (').removesuffix(')')}"
+
+
 def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = digits) -> str:
     """Return the median with its range; neither if some seeds have no value."""
     low, high = row.scale.bounds(quantity)
@@ -76,24 +99,29 @@ def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = 
     return middle if alike else f"{middle} ({interval(low, high, shown)})"
 
 
+def _saving(row: Row) -> str:
+    """Return how many times fewer bytes a compressor sends."""
+    compressed = row.scale.record.compression not in {None, "none"}
+    return digits(row.scale.median(Record.compression_ratio)) if compressed else NONE
+
+
 FASTER: Final = 1.05
 """Least quotient of throughputs that is worth a word."""
 BEST: Final = "best accuracy"
 """Column that is shown where the target was missed."""
+TIME: Final = "time to target"
+"""Column that is shown of real times alone; virtual ones follow from the rates that one chooses."""
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     METHOD,
     RANKS,
-    Column(
-        "final accuracy",
-        lambda row: _diverged(row) or _ranged(row, Record.final_accuracy, percent),
-        importance="answer",
-    ),
+    Column("final accuracy", _accuracy, importance="answer"),
+    Column("dense / sent bytes", _saving),
     Column(BEST, lambda row: _ranged(row, Record.best_accuracy, percent)),
     Column("final loss", lambda row: _ranged(row, Record.final_loss), importance="detail"),
     Column("target reached", _target),
-    Column("time to target", lambda row: _ranged(row, Record.seconds_to_target, seconds), importance="answer"),
-    Column("samples", lambda row: _ranged(row, Record.samples_to_target, "{:.0f}".format), importance="detail"),
-    Column("epochs", lambda row: _ranged(row, Record.epochs_to_target), importance="detail"),
+    Column(TIME, lambda row: _ranged(row, Record.seconds_to_target, seconds), importance="answer"),
+    Column("samples to target", lambda row: _ranged(row, Record.samples_to_target, whole), importance="detail"),
+    Column("epochs to target", lambda row: _ranged(row, Record.epochs_to_target), importance="answer"),
 )
 
 
@@ -112,7 +140,8 @@ def page(findings: Findings) -> Section:
         title = findings.settings.title(learned[0].scale.record)
         made = table(COLUMNS, learned, title, notes, order="highest final accuracy first")
         missed = target is not None and any(_reached(row) < len(row.scale.records) for row in learned)
-        tables.append(made if missed else made.without(BEST))
+        made = made if missed else made.without(BEST)
+        tables.append(made.without(TIME) if learned[0].scale.record.network else made)
     return Section("Accuracy", tables=tables, per="setting")
 
 
@@ -146,8 +175,7 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
     one; then the largest loss, then the largest one that is not decided.
     """
     trained = [row for row in learned if not _diverged(row) and row.scale.record.ranks > 1]
-    dense = [row for row in trained if row.scale.record.compression in {None, "none"}]
-    same = [row for row in dense if row.scale.record.strategy == "synchronous" or row.scale.record.system == "BSP"]
+    same = [row for row in trained if _is_dense_synchronous(row)]
     if not same:
         return []
     base, place = same[0], where(same[0].scale.record)
@@ -173,6 +201,11 @@ def against_synchronous(learned: Sequence[Row]) -> list[str]:
         difference = f"the difference from {other} is {points_in_words(change)}"
         lines.append(f"Not decided whether {name} loses accuracy: {difference}{place}.")
     return lines
+
+
+def _is_dense_synchronous(row: Row) -> bool:
+    record = row.scale.record
+    return record.compression in {None, "none"} and (record.strategy == "synchronous" or record.system == "BSP")
 
 
 def _name(row: Row) -> str:
@@ -257,12 +290,38 @@ def courses(findings: Findings) -> list[Lines]:
     return made
 
 
-def charts(findings: Findings) -> list[Lines]:
-    """Return accuracy over time and epochs; where accuracy is the first answer, over the step first."""
+def charts(findings: Findings) -> Sequence[Chart]:
+    """Return accuracy over time and epochs, and first over the step or by method, where accuracy answers."""
     asked = findings.problems if "accuracy" in findings.answered_by[:1] else ()
-    titles = [findings.settings.name(methods[0].record) or str(methods[0].record.dataset) for methods in asked]
+    first = [methods[0].record for methods in asked]
+    titles = [findings.settings.name(one) or str(one.dataset).partition("(")[0] for one in first]
     groups = [(title, "", _learned(methods)) for title, methods in zip(titles, asked, strict=True)]
-    return [*over_cost(groups, STEP), *courses(findings)]
+    if not any(record.network for record in findings.records):
+        return [*over_cost(groups, STEP), *courses(findings)]
+    return [*(chart for title, _, learned in groups for chart in by_method(title, learned)), *courses(findings)]
+
+
+def by_method(title: str, learned: Sequence[Row]) -> list[Chart]:
+    """Return charts of final accuracies by method and over ranks, of virtual time, whose steps tell nothing."""
+    trained = [row for row in learned if row.scale.values(Record.final_accuracy)]
+    names = legend([(row.name, row.scale.record) for row in trained])
+    several_ranks, labels = len({row.scale.record.ranks for row in trained}) > 1, dict[str, list[Point]]()
+    lines = dict[str, list[Point]]()
+    for name, row in zip(names, trained, strict=True):
+        lost = f" ({_diverged(row).removeprefix('none (').partition(' at ')[0]})" if _diverged(row) else ""
+        ranks = f", {plural(row.scale.record.ranks, 'rank')}" if several_ranks else ""
+        labels[f"{name}{ranks}{lost}"] = accuracy_at(row.scale, 1.0)
+        lines.setdefault(name, []).extend(accuracy_at(row.scale, row.scale.record.ranks))
+    values = [(middle, low, high) for points in labels.values() for _, middle, low, high in points]
+    dense = next((row for row in trained if _is_dense_synchronous(row)), None)
+    base = dense.scale.median(Record.final_accuracy) if dense else None
+    note = f"{ACCURACY_NOTE}{' Dashed: synchronous training.' if dense else ''}"
+    charts: list[Chart] = curves(
+        f"Accuracy over ranks: {title}", (Axis("ranks", whole, 2), ACCURACY), lines, ACCURACY_NOTE
+    )
+    if len(labels) > 2:
+        charts.insert(0, Intervals(f"Accuracy by method: {title}", [*labels], values, ACCURACY, base, note))
+    return charts
 
 
 SECTION: Final = Declaration(60, page, answer=answer, figures=(charts,))

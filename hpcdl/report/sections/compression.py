@@ -217,6 +217,8 @@ def cost_answer(findings: Findings) -> Answer | None:
     best = max(won or fast or calm or pairs, key=lambda pair: pair.gain or 0.0)
     name, place = _words(best), where(best.scale.record)
     changes = "" if best.difference == NONE else f" changes the accuracy by {best.difference}"
+    if best.change.low < 0 < best.change.high and best.change.low < -LOST:
+        changes = f" may cost accuracy, which is not decided ({best.difference})"
     speed = f"{digits(best.gain, 2)} times as fast as without compression"
     if won:
         cases = f"{len(calm)} {'cases' if len(calm) == len(pairs) else 'undisturbed cases'}"
