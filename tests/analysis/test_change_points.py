@@ -67,13 +67,10 @@ def test_a_later_run_alters_no_earlier_finding(rng):
         assert places(change_points(logs[:, :end])) == [change for change in whole if change[2] < end]
 
 
-def test_spikes_and_pairs_of_spikes_are_no_change(rng):
-    logs = rng.normal(0, 0.01, (1, 60))
-    logs[0, [20, 30, 31, 45]] += 0.3
-    assert not change_points(logs)
-
-
-def test_missing_values_and_constant_series_raise_nothing():
+def test_spikes_missing_values_and_constant_series_are_no_change(rng):
+    spikes = rng.normal(0, 0.01, (1, 60))
+    spikes[0, [20, 30, 31, 45]] += 0.3
+    assert not change_points(spikes)
     logs = np.full((4, 40), np.nan)
     logs[1] = 0.0
     logs[2, ::3] = 1.0
@@ -145,7 +142,7 @@ def test_a_repair_of_most_series_after_ten_nights_is_found(rng):
     assert {(change.series, change.first) for change in change_points(logs)} == expected
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_large_changes_are_found_by_their_third_run(seed):
     """The variance before a regression counts for its repair, else four values hardly know their own.
 

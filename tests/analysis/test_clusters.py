@@ -6,8 +6,6 @@ import io
 import tarfile
 from pathlib import Path
 
-import pytest
-
 import hpcdl
 from hpcdl.aggregation.parts.traits import COLLECTIVES, offered
 from hpcdl.analysis.network.clusters import Measurement, measurements, records
@@ -20,7 +18,7 @@ HEAD = (
 )
 JOBS = {
     "leonardo": (
-        ["0,3,1,ALLGATHER,OMPI,4.1.6,1.0.0,no,null,null,summarized,null,null"],
+        "0,3,1,ALLGATHER,OMPI,4.1.6,1.0.0,no,null,null,summarized,null,null",
         {
             "0/512_ring_ompi_int32.csv": "highest\n900\n40\n10\n20\n30\n50\n",
             "alloc.csv": "MPI_Rank,allocation\n0,lrdn0001.leonardo.local\n      1,lrdn0011.leonardo.local\n"
@@ -28,17 +26,18 @@ JOBS = {
         },
     ),
     "mare_nostrum": (
-        ["0,16,4,ALLREDUCE,OMPI,4.1.5,1.0.0,yes,CUDA,12,summarized,MPI_SUM,vsnccl"],
+        "0,16,4,ALLREDUCE,OMPI,4.1.5,1.0.0,yes,CUDA,12,summarized,MPI_SUM,vsnccl",
         {
-            "0/256_allreduce_nccl_ring.csv": "highest\n0\n90000\n44411\n44410\n44412\n44412\n44413\n-> Buffer: 256 byte, Latency: 6.5e-05\n"
+            "0/256_allreduce_nccl_ring.csv": "highest\n0\n90000\n44411\n44410\n44412\n44412\n44413\n"
+            "-> Buffer: 256 byte, Latency: 6.5e-05\n"
         },
     ),
     "fugaku": (
-        ["0,2x2x2,1,BCAST,FJMPI,4.0.1,1.0.0,no,null,null,summarized,null,null"],
+        "0,2x2x2,1,BCAST,FJMPI,4.0.1,1.0.0,no,null,null,summarized,null,null",
         {"0/8_default-binomial_int32.csv": "highest\n7\n5\n9\nAverage runtime: 0.000258\n"},
     ),
     "lumi": (
-        ["0,2,1,REDUCE,CRAY_MPICH,8.1.29,1.0.0,no,null,null,summarized,MPI_SUM,null"],
+        "0,2,1,REDUCE,CRAY_MPICH,8.1.29,1.0.0,no,null,null,summarized,MPI_SUM,null",
         {
             "0/1_binomial_mpich_int32.csv": "highest\n3\n5\n7\n",
             "0/8_binomial_mpich_int32.csv": "highest\n",  # cut off: no row
@@ -47,34 +46,28 @@ JOBS = {
         },
     ),
 }
-"""By folder of PICO: lines of the metadata, and files of the archive, as PICO's programs write them."""
+"""By folder of PICO: a line of the metadata, and files of the archive, as PICO's programs write them."""
 
 
-@pytest.fixture
-def checkout(tmp_path):
-    for folder, (tests, files) in JOBS.items():
+def test_archives_become_rows(tmp_path):
+    job = "2025_01_02___03_04_05"
+    for folder, (test, files) in JOBS.items():
         (tmp_path / "results" / folder).mkdir(parents=True)
-        lines = "".join(f"2025_01_02___03_04_05,{test}\n" for test in tests)
-        (tmp_path / f"results/{folder}_metadata.csv").write_text(HEAD + lines)
-        with tarfile.open(tmp_path / f"results/{folder}/2025_01_02___03_04_05.tar.gz", "w:gz") as archive:
+        (tmp_path / f"results/{folder}_metadata.csv").write_text(f"{HEAD}{job},{test}\n")
+        with tarfile.open(tmp_path / f"results/{folder}/{job}.tar.gz", "w:gz") as archive:
             for name, text in files.items():
-                entry = tarfile.TarInfo(f"2025_01_02___03_04_05/{name}")
+                entry = tarfile.TarInfo(f"{job}/{name}")
                 entry.size = len(text)
                 archive.addfile(entry, io.BytesIO(text.encode()))
-    return tmp_path
-
-
-def test_archives_become_rows(checkout, tmp_path):
     module = importlib.util.module_from_spec(spec := importlib.util.spec_from_file_location("pico", PICO))
     spec.loader.exec_module(module)
     for name in ("once", "again"):
         (tmp_path / name).mkdir()
-        module.main(checkout, tmp_path / name)
-    files = [tmp_path / name / "pico.csv.gz" for name in ("once", "again")]
-    assert files[0].read_bytes() == files[1].read_bytes()
-    lines = gzip.decompress(files[0].read_bytes()).decode().splitlines(keepends=True)
+        module.main(tmp_path, tmp_path / name)
+    once, again = ((tmp_path / name / "pico.csv.gz").read_bytes() for name in ("once", "again"))
+    assert once == again
+    lines = gzip.decompress(once).decode().splitlines(keepends=True)
     rows = [line for line in lines if not line.startswith("#")]
-    job = "2025_01_02___03_04_05"
     assert "".join(rows[1:]) == (
         f"fugaku,{job},8,8,FJMPI 4.0.1,host,,broadcast,default-binomial,32,3,6,7,8\n"  # no warm-up among the times
         f"leonardo,{job},3,3,OMPI 4.1.6,host,,allgather,ring_ompi,2048,5,20,30,40\n"  # a fifth is warm-up
@@ -83,8 +76,10 @@ def test_archives_become_rows(checkout, tmp_path):
     )
 
 
-def test_schemes_are_those_of_the_registry():
-    """And offer the collective that was measured."""
+def test_rows_are_ordered_quartiles_of_schemes_that_offer_the_collective():
+    for each in measurements():
+        assert 0 < each.low <= each.seconds <= each.high
+        assert each.repetitions > 1
     known = {(each.collective, each.scheme) for each in measurements()}
     assert len(known) > 20
     for collective, scheme in known:
@@ -100,12 +95,6 @@ def test_another_algorithm_under_the_same_name_is_no_scheme():
     folded = ring.__class__(**{**vars(ring), "ranks": 14, "algorithm": "rabenseifner_ompi"})
     assert ring.scheme == "ring"
     assert [each.scheme for each in (short, nothing, segments, folded)] == [None] * 4
-
-
-def test_rows_are_ordered_quartiles():
-    for each in measurements():
-        assert 0 < each.low <= each.seconds <= each.high
-        assert each.repetitions > 1
 
 
 def test_families_are_compared_by_their_fastest_algorithm_in_every_job():

@@ -29,20 +29,16 @@ def test_two_sides_are_paired_from_three_launches_on():
         assert pair.size[1:] == pytest.approx(tuple(np.exp(welch.confidence_interval())))
 
 
-def test_the_level_is_that_of_the_interval_and_of_the_verdict():
-    sides = [side([10, 10.2, 10.4], "seed"), side([10.5, 10.6, 11.0], "seed")]
-    for level, word in ((0.95, "less"), (0.99, "open")):
-        ((one,),) = judge([sides], quotient=False, level=level)
-        bounds = stats.ttest_rel(*(list(each.values.values()) for each in sides)).confidence_interval(level)
-        assert one.size[1:] == pytest.approx(tuple(bounds)) and one.word == word
-
-
-def test_seeds_are_always_paired_and_differences_are_means():
-    first, other = np.array([0.90, 0.92]), np.array([0.80, 0.83])
-    ((pair,),) = judge([[side(first, "seed"), side(other, "seed")]], quotient=False)
-    assert pair.size == pytest.approx(
-        ((first - other).mean(), *stats.ttest_rel(first, other).confidence_interval())
-    )
+def test_seeds_are_always_paired_and_the_level_is_that_of_the_interval_and_of_the_verdict():
+    three = [10, 10.2, 10.4], [10.5, 10.6, 11.0]
+    for sides, level, word in (
+        (([0.90, 0.92], [0.80, 0.83]), 0.95, "more"),
+        (three, 0.95, "less"),
+        (three, 0.99, "open"),
+    ):
+        ((one,),) = judge([[side(values, "seed") for values in sides]], quotient=False, level=level)
+        bounds = stats.ttest_rel(*sides).confidence_interval(level)
+        assert one.size == pytest.approx((np.subtract(*sides).mean(), *bounds)) and one.word == word
 
 
 def test_a_family_lends_its_variance_but_never_takes_any():

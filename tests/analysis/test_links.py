@@ -64,12 +64,15 @@ def test_a_slow_link_is_not_blamed_on_its_hosts():
     assert found.slow_links() == [(1, 4, pytest.approx(0.5, rel=0.05))]
 
 
-def test_a_link_that_was_slow_in_few_repetitions_is_not_named():
+def test_what_was_slow_in_few_repetitions_or_scatters_is_not_named():
+    """The median of host 2 is 0.8; repetitions reach from half to twice as fast."""
     links = measured(np.ones((4, 4)))
     links.repeated[:3, 1, 2] *= [1.02, 5, 5]
     links.repeated[:3, 2, 1] *= [1.02, 5, 5]
     links.repeated[3:, 1:3, 1:3] *= 1.3
     assert links.slow_links() == []
+    speed = np.array([1, 1, 0.8, 1])
+    assert measured(np.minimum.outer(speed, speed), noise=0.5).slow_hosts() == []
 
 
 @pytest.mark.parametrize(("noise", "least"), [(0.001, 0.85), (0.05, 0.75), (0.1, 0.56)])
@@ -131,10 +134,3 @@ def test_ranks_of_a_host_count_as_one():
     ((host, share),) = measured(speed, hosts).slow_hosts()
     assert measured(speed, hosts).names[host] == "b"
     assert share.low < 0.6 < share.high
-
-
-def test_a_share_that_scatters_names_no_host():
-    """The median of host 2 is 0.8; repetitions reach from half to twice as fast."""
-    speed = np.ones(4)
-    speed[2] = 0.8
-    assert measured(np.minimum.outer(speed, speed), noise=0.5).slow_hosts() == []

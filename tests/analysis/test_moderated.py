@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from analysis.comparison_figures import DRIFTING, UNCHANGED, changed, drifting, share, states
+from analysis.comparison_figures import DRIFTING, UNCHANGED, changed, share, states
 
 from hpcdl.analysis.statistics.differences import adjusted, difference, moderated, needed, smallest_visible
 
@@ -73,22 +73,16 @@ def test_one_slow_measure_of_twelve_is_found_and_outliers_cost_little_power(n, l
     assert power >= least
 
 
-def test_without_a_difference_between_variances_all_is_pooled():
+def test_variances_are_pooled_but_for_one_that_is_far_larger_and_effects_that_all_share():
     pooled = moderated(*sides(0, 3, 3, measures=500), 0.0).difference
     assert np.median(pooled.error) == pytest.approx(NOISE * math.sqrt(2 / 3), rel=0.1)
     assert np.median(pooled.freedom) > 30
-
-
-def test_a_measure_that_varies_far_more_keeps_its_variance():
     before, now = sides(1, 10, 10)
     before[0] *= 20
     now[0] *= 20
     differences = moderated(before, now, 0.0).difference
     assert differences.error[0] == pytest.approx(difference([before[0]], [now[0]]).error[0])
     assert differences.freedom[0] == 18
-
-
-def test_effects_that_all_measures_share_leave_one_variance():
     shared = np.random.default_rng(3).normal(0, NOISE, (2, 1, 3)) * np.ones((2, MEASURES, 3))
     assert moderated(*shared, 0.0).difference.freedom == pytest.approx(np.full(MEASURES, 4))
 
@@ -108,17 +102,18 @@ def test_states_and_unequal_variances_are_no_regression(kind, launches):
     assert share(UNCHANGED[kind], launches, 60, first=False) <= most(0.05, 60)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DRIFTING if "correlation 0.5" in kind])
-def test_launches_of_one_job_that_drift_are_rarely_a_regression(kind):
-    """Of measures that drift apart, 46 to 57 % of such comparisons would find one without their order."""
-    assert share(DRIFTING[kind], (6, 6), 60, first=False) <= most(0.1, 60)
+APART = "one job, correlation 0.5 of measures, noise 2 %"
 
 
-@pytest.mark.parametrize(("n", "most_false"), [(3, 0.1), (5, 0.05)])
-def test_launches_that_resemble_the_one_before_are_rarely_a_regression(n, most_false):
-    """Of independent sides whose order is not looked at, 44 and 56 % would have one."""
-    assert share(drifting(0.5, NOISE), (n, n), 100, first=False) <= most(most_false, 100)
-    assert share(changed(states(0.0, deviation=NOISE), 1.1), (n, n), 100, first=True) >= 0.8
+@pytest.mark.parametrize(
+    ("kind", "n", "most_false"),
+    [*((kind, 6, 0.1) for kind in DRIFTING if "correlation 0.5" in kind), (APART, 3, 0.1), (APART, 5, 0.05)],
+)
+def test_launches_that_resemble_the_one_before_are_rarely_a_regression(kind, n, most_false):
+    """Of measures that drift apart, 44 to 57 % of such comparisons would find one without their order."""
+    assert share(DRIFTING[kind], (n, n), 60, first=False) <= most(most_false, 60)
+    if n < 6:  # a real one is found
+        assert share(changed(states(0.0, deviation=NOISE), 1.1), (n, n), 60, first=True) >= 0.8
 
 
 def test_as_many_launches_as_needed_are_unchanged_four_times_in_five():

@@ -15,11 +15,6 @@ from hpcdl.cases.parts.measuring import confirmed
 from hpcdl.fabric.pairs import rounds
 
 
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch):
-    monkeypatch.setattr(measuring, "PAUSE_SECONDS", 0)
-
-
 def case(speeds, work="matrix_product", noise=0.01, repetitions=5):
     """Return a node case of hosts with these speeds."""
     random = np.random.default_rng(len(speeds))
@@ -65,39 +60,29 @@ def test_a_host_is_as_slow_as_its_slowest_rank_after_the_warm_up_and_when_it_is_
     assert usual_is_fast.slowness() == {"a": 1.0, "b": 1.0, "c": 2.0, "d": 2.0, "e": 2.0}
 
 
-def measured_again(hosts, slow_pairs, burst=()):
-    """Return the departures of pairs: ``slow_pairs`` are slow each time, those of ``burst`` the first time."""
+@pytest.mark.parametrize("hosts", [3, 4, 7, 16])
+def test_slow_pairs_are_measured_again_in_rounds_without_conflict(monkeypatch, hosts):
+    """Each pair of host 1 takes 1.4 times as long, each time."""
+    monkeypatch.setattr(measuring, "PAUSE_SECONDS", 0)
     pairs = [
         [rank * hosts + peer for rank, peer in enumerate(partners) if peer is not None and rank < peer]
         for partners in rounds(hosts, "all_pairs")
     ]
+    slow = {(min(1, other), max(1, other)) for other in range(hosts) if other != 1}
+    usual = np.array([1400 if divmod(pair, hosts) in slow else 1000 for pair in range(hosts**2)])
     calls = []
-
-    usual = np.array([1400 if divmod(pair, hosts) in slow_pairs else 1000 for pair in range(hosts**2)])
-    times = lambda which: np.where(np.isin(np.arange(hosts**2), [*which]), usual, 0)
 
     async def measure(which):
         ranks = [rank for pair in which for rank in divmod(pair, hosts)]
         assert len(ranks) == len(set(ranks)), "a rank exchanges with one other at a time"
         calls.append(which)
-        return times(which)
+        return np.where(np.isin(np.arange(hosts**2), [*which]), usual, 0)
 
-    first = times({pair for round_ in pairs for pair in round_})
-    for one, other in burst:
-        first[one * hosts + other] = 3000
+    first = np.where(np.isin(np.arange(hosts**2), [pair for round_ in pairs for pair in round_]), usual, 0)
     text = asyncio.run(confirmed(first, pairs, measure, 2))
-    found = departures(Record(measured_again=text)).items()
-    return {divmod(pair, hosts): least for pair, (_, least) in found}, calls
-
-
-@pytest.mark.parametrize("hosts", [3, 4, 7, 16])
-def test_a_slow_link_stays_slow_and_a_burst_does_not_return(hosts):
-    of_host = {(min(1, other), max(1, other)) for other in range(hosts) if other != 1}
-    slow, calls = measured_again(hosts, of_host)
-    assert slow == dict.fromkeys(of_host, pytest.approx(1.4))
+    found = {divmod(pair, hosts): least for pair, (_, least) in departures(Record(measured_again=text)).items()}
+    assert found == dict.fromkeys(slow, pytest.approx(1.4))
     assert any(len(which) > 1 for which in calls) or hosts == 3
-    once, _ = measured_again(hosts, set(), burst=[(0, 2)])
-    assert once == {(0, 2): 1.0}
 
 
 def test_records_name_what_returned_and_tell_what_did_not(hand):

@@ -92,14 +92,11 @@ def test_each_combination_has_its_strategy():
     ]:
         assert spelled_now(older) == now
         assert spelled_now(now) == now
-
-
-def test_the_settings_of_each_strategy_are_its_own():
     for name in STRATEGY_SETTINGS:
         assert registry.settings_of(registry.find("training", name)).keys() == STRATEGY_SETTINGS[name] - {"stale"}
 
 
-def test_a_label_comes_apart_into_what_it_was_made_of():
+def test_a_label_comes_apart_into_what_it_was_made_of_and_other_text_is_a_name():
     for choice in [
         {"name": "ring"},
         {"name": "tree", "arity": 4},
@@ -108,8 +105,5 @@ def test_a_label_comes_apart_into_what_it_was_made_of():
     ]:
         settings = {key: label(value) for key, value in choice.items() if key != "name"}
         assert parts(label(choice)) == (choice["name"], settings)
-
-
-def test_other_text_is_a_name():
     for text in ["", "SGD (old)", "a(b", "a(b)"]:
         assert parts(text) == (text, {})

@@ -61,17 +61,15 @@ def test_each_launch_s_events_and_cases_stay_its_own(launched):
         assert set(pooled.events_of(index)["case_index"]) <= {index}
 
 
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        ({"suite_text": "t"}, "the suites differ"),
-        ({"environment": {"key": "k2", "machine_key": "x"}}, "the machines or libraries differ"),
-    ],
-)
-def test_what_is_no_repetition_is_refused(launched, other, said):
-    runs = [launched(0, [1.0] * 6), launched(1, [1.0] * 6, **other)]
-    with pytest.raises(ValueError, match=f"/1 is no launch of what .*/0 is: {said}"):
-        pool(runs)
+def test_what_is_no_repetition_is_refused(launched):
+    others = {
+        "the suites differ": {"suite_text": "t"},
+        "the machines or libraries differ": {"environment": {"key": "k2", "machine_key": "x"}},
+    }
+    first = launched(0, [1.0] * 6)
+    for number, (said, other) in enumerate(others.items(), 1):
+        with pytest.raises(ValueError, match=f"/{number} is no launch of what .*/0 is: {said}"):
+            pool([first, launched(number, [1.0] * 6, **other)])
 
 
 def test_launches_on_other_nodes_are_pooled_and_keep_their_hosts(launched):

@@ -66,15 +66,15 @@ def test_launches_apart_from_the_others_are_counted_on_both_sides(sides, verdict
     assert (change.verdict, change.reason) == (verdict, reason)
 
 
-WITHIN = [
-    (0.02, 1.05, "inconclusive"),
-    (0.02, 1.1, "regressed"),
-    (0.0, 1.05, "regressed"),
-    (0.02, 1.0, "inconclusive"),
-]
-
-
-@pytest.mark.parametrize(("between", "factor", "verdict"), WITHIN)
+@pytest.mark.parametrize(
+    ("between", "factor", "verdict"),
+    [
+        (0.02, 1.05, "inconclusive"),
+        (0.02, 1.1, "regressed"),
+        (0.0, 1.05, "regressed"),
+        (0.02, 1.0, "inconclusive"),
+    ],
+)
 def test_two_jobs_differ_by_the_stated_variation_and_several_show_it_themselves(between, factor, verdict):
     now = runs(*factor * STEADY, begin=9, job="b")
     comparison = compared(runs(*STEADY, job="a"), now, between=between)
@@ -89,12 +89,6 @@ def test_slow_launches_of_a_job_count_beyond_the_variation_of_jobs(between, verd
     slow = usual * np.random.default_rng(0).permutation([1.06] * 5 + [1.0] * 7)
     change = only(compared(runs(*usual, job="a"), runs(*slow, begin=20, job="b"), between=between))
     assert (change.verdict, change.by_share) == (verdict, not between)
-
-
-def test_one_launch_on_each_side_is_inconclusive():
-    change = only(compared(runs(1.0), runs(2.0)))
-    assert (change.verdict, change.reason) == ("inconclusive", "one launch on each side")
-    assert change.ratio == pytest.approx(2.0) and np.isnan([change.p, change.smallest]).all()
 
 
 A, B = case("a", 1.0), case("b", 1.0)
@@ -128,6 +122,10 @@ def test_disturbed_launches_are_left_out_and_excuse_no_missing_one():
         change = only(compared(*sides), "b")
         assert (change.verdict, change.reason) == ("inconclusive", f"disturbed in all launches of the {name}")
     assert only(compared(quiet, [*loud, run(1, [A])]), "b").verdict == "missing"
+    nothing = [run(0, [], disturbed=["c"])]
+    for side in (nothing, runs(1.0), [run(1, [])]):
+        assert compared(nothing, side).verdict == "inconclusive"
+        assert page.verdict(compared(nothing, side)).row.code == 3
 
 
 def test_a_target_that_is_no_longer_reached_is_missing():
@@ -172,15 +170,10 @@ def test_slow_launches_that_may_be_a_regression_leave_the_whole_inconclusive():
 
     def side(launches, slow):
         times = np.exp(np.linspace(-0.01, 0.01, launches).reshape(2, -1).T.ravel())
+        factors = [1.5 if launch % 3 == 0 and launch < 3 * slow else 1 for launch in range(launches)]
         return [
-            run(
-                launch,
-                [
-                    case(f"c{n}", t * (1.5 if launch % 3 == 0 and launch < 3 * slow and not n else 1))
-                    for n in range(12)
-                ],
-            )
-            for launch, t in enumerate(times)
+            run(launch, [case("c0", t * factor), *(case(f"c{n}", t) for n in range(1, 12))])
+            for launch, (t, factor) in enumerate(zip(times, factors, strict=True))
         ]
 
     comparison = compared(side(12, 3), side(6, 2))
@@ -208,37 +201,22 @@ def test_launches_of_one_job_that_drift_are_told_by_their_order(order, drifts):
     ) == drifts
 
 
-def test_sides_in_turn_are_compared_in_pairs_and_two_launches_apart_decide_nothing():
+def test_sides_in_turn_are_compared_in_pairs_and_one_or_two_launches_apart_decide_nothing():
     """A trend that both sides share is no part of the difference of pairs."""
     trend = np.exp(np.linspace(0, 0.2, 4))
-    before = [run(2 * n, [case("c", t)]) for n, t in enumerate(trend)]
-    now = [
-        run(2 * n + 1, [case("c", t * factor)])
-        for n, (t, factor) in enumerate(zip(trend, 1.1 * STEADY, strict=False))
-    ]
+    before, now = (
+        [run(2 * n + later, [case("c", t)]) for n, t in enumerate(times)]
+        for later, times in enumerate((trend, trend * 1.1 * STEADY[:4]))
+    )
     assert (compared(before, now[::-1]).paired, compared(before, now).verdict) == (True, "regressed")
     assert compared(before, [run(9, now[0].cases), *now[1:]]).verdict == "inconclusive"
+    assert compared(before[:2], now[:2]).paired
     two = compared(runs(1.0, 1.001), runs(2.0, 2.001, begin=9))
     assert (two.verdict, only(two).low > 1.5) == ("inconclusive", True)
     assert "too few launches to see if successive ones resemble each other" in only(two).reason
-    assert compared(before[:2], now[:2]).paired
-
-
-def test_a_comparison_of_disturbed_runs_is_inconclusive():
-    loud = [run(0, [], disturbed=["c"])]
-    for side in (loud, runs(1.0), [run(1, [])]):
-        assert compared(loud, side).verdict == "inconclusive"
-        assert page.verdict(compared(loud, side)).row.code == 3
-
-
-def of_jobs(generator, jobs, launches, effect=0.02, noise=0.01, cases=1):
-    made = []
-    for job in range(jobs):
-        shared = generator.normal(0, effect, cases)
-        for _ in range(launches):
-            times = np.exp(shared + generator.normal(0, noise, cases))
-            made.append(run(len(made), [case(f"c{n}", t) for n, t in enumerate(times)], job=f"job {job}"))
-    return made
+    one = only(compared(runs(1.0), runs(2.0)))
+    assert (one.verdict, one.reason) == ("inconclusive", "one launch on each side")
+    assert one.ratio == pytest.approx(2.0) and np.isnan([one.p, one.smallest]).all()
 
 
 @pytest.mark.slow
@@ -246,8 +224,18 @@ def of_jobs(generator, jobs, launches, effect=0.02, noise=0.01, cases=1):
 def test_without_a_change_jobs_that_differ_are_no_regression(shape):
     """Of launches as units 30 to 60 % would differ significantly."""
     generator, changes = np.random.default_rng(5), []
+
+    def of_jobs(jobs, launches):
+        made = []
+        for job in range(jobs):
+            shared = generator.normal(0, 0.02, 40)
+            for _ in range(launches):
+                times = np.exp(shared + generator.normal(0, 0.01, 40))
+                made.append(run(len(made), [case(f"c{n}", t) for n, t in enumerate(times)], job=f"job {job}"))
+        return made
+
     for _ in range(12):
-        comparison = compared(*(of_jobs(generator, *side, cases=40) for side in shape))
+        comparison = compared(*(of_jobs(*side) for side in shape))
         assert comparison.unit == ("launch" if shape == ((8, 1), (4, 1)) else "job")
         changes += comparison.changes
     assert sum(change.verdict == "regressed" for change in changes) / len(changes) < 0.05

@@ -22,10 +22,13 @@ def test_all_images_of_the_span_by_its_length(hand):
 
 
 def test_the_span_lies_between_the_last_to_be_warm_and_the_first_to_end(hand):
+    """If one ends before another is warm, there is none."""
     hand.train([[1000.0, 10.0, *[10.0] * 50], [5.0, 5.0, *[20.0] * 200]], warmup_steps=2, **FREE)
-    (launch,) = launches(hand.read())
-    span = launch.throughput
+    hand.train([[10.0] * 5, [1000.0] * 5], model="nin", **FREE)
+    span = launches(hand.read())[0].throughput
     assert [moment - hand.begin for moment in (span.begin, span.end)] == [2_010_000_000, 2_510_000_000]
+    one = records(launches(hand.read()))[1]
+    assert (one.step_seconds, one.measured_steps) == (None, 0)
 
 
 def test_a_server_takes_no_steps_and_is_there(hand):
@@ -91,12 +94,6 @@ def test_the_base_is_synchronous_training_on_one_rank(hand):
     assert found.exposed_communication_seconds is None  # a slowest rank of a step has no counterpart here
 
 
-def test_one_that_ends_before_another_is_warm_has_no_pace(hand):
-    hand.train([[10.0] * 5, [1000.0] * 5], **FREE)
-    (one,) = records(launches(hand.read()))
-    assert (one.step_seconds, one.measured_steps) == (None, 0)
-
-
 def served(hand, training, rows, ranks=4, **fields):
     """``rows``: (worker, version, staleness), applied one after the other on rank 0."""
     updates = {0: [(10**9 + 10**6 * n, *row, 0.1) for n, row in enumerate(rows)]}
@@ -119,25 +116,17 @@ def test_mean_shares_and_workers_by_hand(hand):
 @pytest.mark.parametrize(
     ("training", "collect", "expected"),
     [
-        *(("softsync", collect, 3 / collect) for collect in (1, 2, 4)),
+        *((f"softsync(collect={collect})", collect, 3 / collect) for collect in (1, 2, 4)),
         ("downpour(overlap=True)", 1, 7.0),  # each worker has two gradients under way
+        *((name, 1, None) for name in ("ssp(bound=3)", "m_synchronous(collect=1)")),
+        *((f"downpour({seldom}=2)", 1, None) for seldom in ("n_fetch", "n_push")),
     ],
 )
-def test_what_is_expected_of_workers_that_wait_for_nobody(hand, training, collect, expected):
-    rows = [(n % 4, n // collect, 1) for n in range(80)]
-    served(hand, f"{training}(collect={collect})" if training == "softsync" else training, rows, warmup_steps=0)
+def test_what_is_expected_of_workers_that_wait_for_nobody_and_fetch_often(hand, training, collect, expected):
+    served(hand, training, [(n % 4, n // collect, 3) for n in range(80)], warmup_steps=0)
     (one,) = records(launches(hand.read()))
-    assert (one.workers, one.gradients_per_update, one.staleness_expected) == (4, collect, expected)
-
-
-@pytest.mark.parametrize(
-    "training", ["ssp(bound=3)", "m_synchronous(collect=1)", "downpour(n_fetch=2)", "downpour(n_push=5)"]
-)
-def test_nothing_is_expected_of_workers_that_wait_or_fetch_seldom(hand, training):
-    served(hand, training, [(n % 4, n, 3) for n in range(80)])
-    (one,) = records(launches(hand.read()))
-    assert one.staleness_mean == 3.0
-    assert one.staleness_expected is None
+    assert (one.workers, one.staleness_mean, one.staleness_expected) == (4, 3.0, expected)
+    assert expected is None or one.gradients_per_update == collect
 
 
 def test_the_mean_is_of_the_measured_span_and_the_largest_of_all(hand):
@@ -153,14 +142,9 @@ def test_every_shard_counts_its_own_versions(hand):
     assert one.staleness.collect == 2.0
 
 
-def test_synchronous_training_has_none(hand):
-    hand.train([[10.0] * 9] * 2)
-    (one,) = records(launches(hand.read()))
-    assert (one.staleness_mean, one.staleness_max, one.workers) == (None, None, None)
-
-
-def test_memory_is_that_of_the_rank_that_holds_most_and_consensus_that_of_the_end(hand):
+def test_synchronous_training_has_no_staleness_the_memory_of_its_largest_rank_and_the_last_consensus(hand):
     seen = [(4, 1.0, 0.4, 0.9, 0.5, 256, 3.0), (8, 2.0, 0.9, 0.5, 0.9, 512, 0.25)]
     hand.train([[10.0] * 9] * 2, memory=[400, 1200], evaluations=seen)
     (one,) = records(launches(hand.read()))
+    assert (one.staleness_mean, one.staleness_max, one.workers) == (None, None, None)
     assert (one.memory_bytes_per_rank, one.consensus_distance) == (1200, 0.25)

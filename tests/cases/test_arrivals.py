@@ -15,39 +15,32 @@ SCHEMES = (
 )
 
 
-def case(**keys):
-    return case_of("replay", **{"dataset": "digits", "ranks": 5, **keys}).spec
-
-
-def step(spec, straggler=None):
-    return virtual_step(spec, Conditions(spec.cluster, spec.compute_times, spec.images, straggler=straggler))
-
-
-def late(spec, straggler=None):
-    found = step(spec, straggler)
-    return tuple(late_rank(found.delays, found.seconds).values())
+def step(straggler=None, **keys):
+    """Return a simulated step of a replay, and the late rank that it shows, with its lateness."""
+    spec = case_of("replay", **{"dataset": "digits", "ranks": 5, "network": "ethernet-1g", **keys}).spec
+    found = virtual_step(spec, Conditions(spec.cluster, spec.compute_times, spec.images, straggler=straggler))
+    return found, tuple(late_rank(found.delays, found.seconds).values())
 
 
 def test_a_delay_in_backward_names_its_rank_in_20_of_20_replays():
     replays = [(scheme, "synchronous", rank) for rank, scheme in enumerate((*SCHEMES, *SCHEMES))]
     replays += [("ring", "layerwise", 3), ("tree", "layerwise", 0)]
-    named = 0
+    assert len(replays) == 20
     for scheme, training, number in replays:
-        spec = case(network="ethernet-1g", aggregation=scheme, training=training)
-        delayed = Straggler(rank=number % 5, seconds=0.2, at="backward")
-        found, even = step(spec, delayed), step(spec)
-        assert found.seconds == pytest.approx(even.seconds + 0.2, rel=0.1), "all ranks show the same step"
-        named += late(spec, delayed) == (number % 5, pytest.approx(0.2))
-    assert named == len(replays) == 20
+        keys = {"aggregation": scheme, "training": training}
+        delayed, late = step(Straggler(rank=number % 5, seconds=0.2, at="backward"), **keys)
+        assert delayed.seconds == pytest.approx(step(**keys)[0].seconds + 0.2, rel=0.1), (
+            "all ranks show the same step"
+        )
+        assert late == (number % 5, pytest.approx(0.2))
 
 
 def test_equal_delays_name_no_rank_and_a_list_the_latest():
-    spec = case(network="ethernet-1g")
-    assert not late(spec, Straggler(rank="all", seconds=0.2))
-    assert late(spec, Straggler(by_rank=(0.1, 0, 0.3, 0, 0))) == (2, pytest.approx(0.2))
-    stages = case(ranks=4, network="gemini", training="pipeline", mesh={"pipeline": 2})
-    assert not late(stages), "stages differ by design"
-    assert late(stages, Straggler(rank=3, factor=3))[0] == 3
+    assert not step(Straggler(rank="all", seconds=0.2))[1]
+    assert step(Straggler(by_rank=(0.1, 0, 0.3, 0, 0)))[1] == (2, pytest.approx(0.2))
+    stages = {"ranks": 4, "network": "gemini", "training": "pipeline", "mesh": {"pipeline": 2}}
+    assert not step(**stages)[1], "stages differ by design"
+    assert step(Straggler(rank=3, factor=3), **stages)[1][0] == 3
 
 
 def test_times_count_from_the_first_and_the_last_arrival():

@@ -106,24 +106,18 @@ def test_a_table_has_the_schemes_of_the_nearest_number_of_ranks(tmp_path):
         assert choices[64] is registry.find("aggregation", "ring")
     with pytest.raises(ValueError, match="leave it out of a simulated case"):
         check_library(choice, "gemini")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+    for text, message in [
         (TABLE.replace("ring", "rign"), "unknown 'rign'"),
         (TABLE.replace("ring", "mine:scheme"), "'mine'"),
         (TABLE.replace("ring", "auto"), "'auto' is not a scheme that auto chooses from"),
-        ("rule = 3", "is no table of hpcdl tune"),
-        ("", "is no table of hpcdl tune"),
-        ("rule = []", "is no table of hpcdl tune"),
-        (RULE.format("'two'", 1, "ring"), "is no table of hpcdl tune"),
-    ],
-)
-def test_a_bad_table_is_refused(tmp_path, text, message):
-    (tmp_path / "auto.toml").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        check_library(Choice("aggregation", "auto", {"table": str(tmp_path / "auto.toml")}))
+        *(
+            (text, "is no table of hpcdl tune")
+            for text in ("rule = 3", "", "rule = []", RULE.format("'two'", 1, "ring"))
+        ),
+    ]:
+        (tmp_path / "auto.toml").write_text(text)
+        with pytest.raises(ValueError, match=message):
+            check_library(choice)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8])
@@ -145,25 +139,22 @@ def test_alpha_and_beta_are_the_networks(name, ranks):
         assert size == pytest.approx(bucket_bytes(alpha, beta, ranks), rel=1e-9)
 
 
-class Busy:
-    """Ranks that come to their messages 3 ms late while something of theirs runs."""
-
-    def __init__(self, comm):
-        self._comm = comm
-
-    def __getattr__(self, name):
-        return getattr(self._comm, name)
-
-    async def exchange(self, *arguments):
-        await self._comm.exchange(*arguments)
-        await self._comm.compute("late", lambda: None)
-
-
 def test_alpha_beside_work_has_what_messages_take_longer_there():
+    """Ranks come to their messages 3 ms late while something of theirs runs."""
     link = NETWORKS["gemini"].link
-    late = set()
+    late, worked = set(), []
     world = simulated(2, NETWORKS["gemini"], compute=lambda rank, label: 3e-3 * (label == "late" and rank in late))
-    worked = []
+
+    class Busy:
+        def __init__(self, comm):
+            self._comm = comm
+
+        def __getattr__(self, name):
+            return getattr(self._comm, name)
+
+        async def exchange(self, *arguments):
+            await self._comm.exchange(*arguments)
+            await self._comm.compute("late", lambda: None)
 
     async def program(comm):
         def work(seconds):
@@ -175,5 +166,4 @@ def test_alpha_beside_work_has_what_messages_take_longer_there():
     for alpha, beta in world.run(program):
         assert alpha == pytest.approx(3e-3 + link.alpha, rel=1e-3)
         assert beta == pytest.approx(link.beta, rel=1e-3)
-    assert worked == pytest.approx([2 * (link.alpha + (1 << 18) * link.beta)] * len(worked), rel=1e-3)
-    assert len(worked) == 2 * 8
+    assert worked == pytest.approx([2 * (link.alpha + (1 << 18) * link.beta)] * (2 * 8), rel=1e-3)

@@ -1,7 +1,5 @@
 """How long work takes: arithmetic over a rate, what a run says, or times of layers that come with hpcdl."""
 
-from types import SimpleNamespace
-
 import pytest
 from contract.cases import case_of
 
@@ -61,34 +59,29 @@ def part(file, images=4, slower=1, **fields):
     write_part(file, CaseRecord({**said, **fields}, [recorder.pack()]))
 
 
-def write(folder, **fields):
-    part(folder / "part.h5", **fields)
-    merge([folder / "part.h5"], folder / "run.h5", {}, "")
+def written(folder, *cases):
+    """Return a run of cases with these arguments of :func:`part`, by default of one."""
+    files = [folder / f"{number}.h5" for number in range(len(cases or [{}]))]
+    for file, keys in zip(files, cases or [{}], strict=True):
+        part(file, **keys)
+    merge(files, folder / "run.h5", {}, "")
     return read(folder)
 
 
-def test_the_nearest_recorded_batch_counts_in_proportion(tmp_path):
-    files = [tmp_path / f"{images}.h5" for images in (4, 16)]
-    for file, images, slower in zip(files, (4, 16), (1, 3), strict=True):
-        part(file, images, slower, case=f"b{images}")
-    merge(files, tmp_path / "run.h5", {}, "")
-    run = read(tmp_path)
-    assert recorded(run, "lenet5", SHAPE, 8).seconds("forward a", 8) == pytest.approx(82e-6)
-    for images in (16, 17):
-        times = recorded(run, "lenet5", SHAPE, images)
-        assert times.seconds("forward a", images) == pytest.approx(images / 16 * 123e-6)
-        assert times.source == "b16"
-
-
-def test_medians_of_a_run(tmp_path):
+def test_medians_of_the_nearest_recorded_batch_count_in_proportion(tmp_path):
     """Per image, but for updates; reductions are the network's."""
-    times = recorded(write(tmp_path), "lenet5", SHAPE)
+    run = written(tmp_path, {"images": 4, "case": "b4"}, {"images": 16, "slower": 3, "case": "b16"})
+    times = recorded(run, "lenet5", SHAPE, 8)
     assert times.seconds("forward a", 8) == pytest.approx(82e-6)
     assert times.seconds("backward a", 2) == pytest.approx(40e-6)
     assert times.seconds("update", 2) == times.seconds("update", 8) == pytest.approx(7e-6)
     assert times.seconds("input", 4) == pytest.approx(10e-6)
     with pytest.raises(ValueError, match="no time is known for work labelled 'add'"):
         times.seconds("add", 4)
+    for images in (16, 17):
+        times = recorded(run, "lenet5", SHAPE, images)
+        assert times.seconds("forward a", images) == pytest.approx(images / 16 * 123e-6)
+        assert times.source == "b16"
 
 
 def test_updates_of_layers_follow_from_those_of_the_network_and_the_other_way_round():
@@ -102,20 +95,31 @@ def test_updates_of_layers_follow_from_those_of_the_network_and_the_other_way_ro
         ComputeTimes({"input": 1.0}).of_network(lenet(), SHAPE).seconds("update", 1)
 
 
-@pytest.mark.parametrize("fields", [{"model": "vgg11"}, {"network": "gemini"}, {"kind": "collective"}])
-def test_a_run_that_measured_no_such_training_is_refused(tmp_path, fields):
-    with pytest.raises(ValueError, match="no measured training of 'lenet5'"):
-        recorded(write(tmp_path, **fields), "lenet5", SHAPE)
-
-
-@pytest.mark.parametrize(("fields", "shape"), [({}, (28, 28, 1)), ({"image_shape": None}, SHAPE)])
-def test_times_of_other_images_are_refused(tmp_path, fields, shape):
-    with pytest.raises(ValueError, match=f"training of 'lenet5' on images of {shape[0]}x"):
-        recorded(write(tmp_path, **fields), "lenet5", shape)
+@pytest.mark.parametrize(
+    ("fields", "shape", "missing"),
+    [
+        *(
+            (fields, SHAPE, "no measured training of 'lenet5'")
+            for fields in (
+                {"model": "vgg11"},
+                {"network": "gemini"},
+                {"kind": "collective"},
+                {"backend": "cupy(graphs=True)"},  # its events are launches
+                {"parallelism": "hybrid(data=1)"},
+                {"parallelism": "pipeline(pipeline=2)"},
+            )
+        ),
+        ({}, (28, 28, 1), "training of 'lenet5' on images of 28x"),
+        ({"image_shape": None}, SHAPE, "training of 'lenet5' on images of 8x"),
+    ],
+)
+def test_a_run_that_measured_no_such_training_is_refused(tmp_path, fields, shape, missing):
+    with pytest.raises(ValueError, match=missing):
+        recorded(written(tmp_path, fields), "lenet5", shape)
 
 
 def test_a_replay_takes_times_of_its_own_images(tmp_path):
-    write(tmp_path)
+    written(tmp_path)
 
     def case(**keys):
         return case_of("replay", flops=None, times=str(tmp_path), **keys).fields()["modelled_compute_seconds"]
@@ -136,28 +140,17 @@ lenet5,28x28x1,update,5,5,5,
 """
 
 
-@pytest.fixture
-def table(tmp_path, monkeypatch):
-    file = tmp_path / "cpu_times.csv"
-    file.write_text(TEXT)
-    monkeypatch.setitem(compute_times.FILES, CORE, file)
-    return file
-
-
-@pytest.mark.parametrize(("images", "microseconds"), [(1, 10), (2, 12), (3, 16), (4, 20), (8, 40), (1024, 5120)])
-@pytest.mark.usefixtures("table")
-def test_a_call_is_interpolated_and_then_proportional(images, microseconds):
-    times = shipped(CORE, "lenet5", (28, 28, 1), images)
-    assert times.seconds("forward conv1", images) == pytest.approx(microseconds * 1e-6)
-    assert times.seconds("backward conv1", images) == pytest.approx(2 * microseconds * 1e-6)
-    assert times.seconds("update", images) == pytest.approx(5e-6)
-    assert times.source.startswith("2026-01-02")
-
-
-@pytest.mark.usefixtures("table")
-def test_a_model_or_shape_without_times_has_none():
-    assert shipped(CORE, "nin", (224, 224, 3), 1) is None
-    assert shipped(CORE, "lenet5", (32, 32, 1), 1) is None
+def test_a_call_is_interpolated_and_then_proportional(tmp_path, monkeypatch):
+    """A model or a shape without times has none."""
+    (tmp_path / "cpu_times.csv").write_text(TEXT)
+    monkeypatch.setitem(compute_times.FILES, CORE, tmp_path / "cpu_times.csv")
+    for images, microseconds in ((1, 10), (2, 12), (3, 16), (4, 20), (8, 40), (1024, 5120)):
+        times = shipped(CORE, "lenet5", (28, 28, 1), images)
+        assert times.seconds("forward conv1", images) == pytest.approx(microseconds * 1e-6)
+        assert times.seconds("backward conv1", images) == pytest.approx(2 * microseconds * 1e-6)
+        assert times.seconds("update", images) == pytest.approx(5e-6)
+        assert times.source.startswith("2026-01-02")
+    assert shipped(CORE, "nin", (224, 224, 3), 1) is shipped(CORE, "lenet5", (32, 32, 1), 1) is None
 
 
 def replay(model, batch, **keys):
@@ -172,13 +165,6 @@ def test_a_replay_without_times_takes_those_of_its_batch_on_a_core_or_a_measured
     assert case.spec.compute_times.step_seconds(8) == known.step_seconds(8)
     assert case.fields()["compute_times"] == known.source
     assert set(FILES) - {CORE} <= set(DEVICES), "others are at a rate"
-
-
-def test_a_trace_of_a_gpu_has_no_times_of_layers():
-    """Its events are launches."""
-    trained = {"kind": "train", "model": "lenet5", "image_shape": "28x28x1", "backend": "cupy(graphs=True)"}
-    with pytest.raises(ValueError, match="no measured training of 'lenet5'"):
-        recorded(SimpleNamespace(described=[trained], path="run"), "lenet5", (28, 28, 1))
 
 
 @pytest.mark.parametrize("device", FILES)

@@ -75,40 +75,26 @@ def test_nobody_looks_what_came_out_before_all_are_done(monkeypatch):
         assert log[:number].count("done") >= 3 * (already // 3 + 1)
 
 
-def contents(collective, ranks, size, dtype="float32"):
-    found = []
-
-    async def program(comm):
-        found.append(Contents(collective, comm, size, dtype))
-
-    in_process(ranks).run(program)
-    return found
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7])
 @pytest.mark.parametrize("collective", ONE_VECTOR)
-def test_a_native_s_result_is_right(collective, ranks):
-    for size in (0, ranks, 30 * ranks):
-        held = contents(collective, ranks, size)
-        buffers = np.array([one.before for one in held])
-        in_process(ranks).run(lambda comm, rows=buffers: called(collective, "native", comm, rows[comm.rank]))
-        assert all(one.right(buffer) for one, buffer in zip(held, buffers, strict=True))
-
-
-@pytest.mark.parametrize("collective", ONE_VECTOR)
-def test_it_is_right_only_where_every_number_is(collective):
+def test_a_native_s_result_is_right_and_only_where_every_number_is(collective, ranks):
     """Of what the collective settles: held against index arithmetic of the tests' own."""
-    ranks, size = 3, 12
-    held = contents(collective, ranks, size)
-    given = np.array([one.before for one in held])
-    good = given.copy()
-    in_process(ranks).run(lambda comm: called(collective, "native", comm, good[comm.rank]))
-    for rank in range(ranks):
-        for place in range(size):
+    for size in (0, ranks, 4 * ranks):
+
+        async def program(comm, size=size):
+            held = Contents(collective, comm, size, "float32")
+            buffer = held.before.copy()
+            await called(collective, "native", comm, buffer)
+            return held, held.before, buffer
+
+        every, *vectors = zip(*in_process(ranks).run(program), strict=True)
+        given, good = map(np.array, vectors)
+        assert all(held.right(buffer) for held, buffer in zip(every, good, strict=True))
+        for rank, place in np.ndindex(good.shape):
             bad = good.copy()
             bad[rank, place] += 1
             expected = collective == "allreduce" or not as_wanted(collective, bad, given)
-            assert held[rank].right(bad[rank]) is not expected
+            assert every[rank].right(bad[rank]) is not expected
 
 
 @pytest.mark.parametrize("ranks", [2, 5])

@@ -78,14 +78,12 @@ def answered(hand, pattern, rows, message_bytes, **fields):
 def test_a_host_that_is_slow_while_all_send_is_named(hand):
     """host1's exchanges take 1.6 times as long: so do those of its partner in each matching."""
     table = rounds(6, "random_pairs", 10)
-    rows = [[1.6 if 1 in (rank, partners[rank]) else 1.0 for partners in table] for rank in range(6)]
-    line = answered(hand, "random_pairs", rows, 10**6)
-    assert line.startswith("While all 6 ranks exchange 1.00 MB, the median pair has 985 MB/s (")
-    assert line.endswith(" in each direction; host1 has 62.5 % of the others' rate.")
-    hand.parts.clear()
-    equal = [[1.0 for _ in table] for _ in range(6)]
-    line = answered(hand, "random_pairs", equal, 10**6)
-    assert line.endswith(" in each direction; each host has at least 85.0 % of the others' rate.")
+    for slower, host in ((1.6, "host1 has 62.5 %"), (1.0, "each host has at least 85.0 %")):
+        rows = [[slower if 1 in (rank, partners[rank]) else 1.0 for partners in table] for rank in range(6)]
+        line = answered(hand, "random_pairs", rows, 10**6)
+        assert line.startswith("While all 6 ranks exchange 1.00 MB, the median pair has 985 MB/s (")
+        assert line.endswith(f" in each direction; {host} of the others' rate.")
+        hand.parts.clear()
 
 
 def test_the_answers_on_incast_message_rate_and_congestor(hand):
@@ -97,7 +95,4 @@ def test_the_answers_on_incast_message_rate_and_congestor(hand):
     seconds = {"alone_p50": 1e-4, "beside_p50": 2e-4, "alone_p99": 1e-3, "beside_p99": 4e-3}
     fields = {f"{name}_seconds": value for name, value in seconds.items()}
     line = answered(hand, "congestor", [[1.0] * 5] * 4, 1 << 18, **fields)
-    assert line == (
-        "Beside exchanges of 256 KiB the 99th percentile of an allreduce of 8 bytes is 4.00 times as long as "
-        "alone, the median 2.00 times."
-    )
+    assert line.endswith(" is 4.00 times as long as alone, the median 2.00 times.")

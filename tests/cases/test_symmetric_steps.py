@@ -111,7 +111,7 @@ def test_simulations_by_symmetry_equal_those_of_all_ranks(seeds, tmp_path, all_r
     assert stood > 0.1 * settings
 
 
-def test_nodes_that_hosts_cut_have_no_symmetry(tmp_path, all_ranks):
+def test_nodes_that_hosts_cut_and_ranks_that_differ_have_no_symmetry(tmp_path, all_ranks):
     """Nodes of 3 ranks on hosts of 2: in one host's place all ranks run; nodes of 4 move with the hosts."""
     for size, simulated in ((3, 12), (4, 2), (6, 2), (12, 2)):
         model, training = table(tmp_path / "net.csv", [12_000] * 5), {"stage": 3, "ranks_per_node": size}
@@ -119,6 +119,11 @@ def test_nodes_that_hosts_cut_have_no_symmetry(tmp_path, all_ranks):
         own = step(spec, 2)
         assert results(own) == pytest.approx(results(all_ranks(spec, 2)), rel=1e-9)
         assert own.simulated_ranks == simulated
+    spec = case(table(tmp_path / "small.csv", [120]), ("synchronous", {}), ("ring", {}), 10, flops=1e11)
+    conditions = Conditions(spec.cluster, spec.compute_times, spec.images)
+    tree = replace(spec, aggregation=Choice("aggregation", "tree"))
+    for one, jitter, simulated in ((spec, 0.0, 1), (spec, 0.1, 10), (tree, 0.0, 10)):
+        assert virtual_step(one, replace(conditions, jitter=jitter)).simulated_ranks == simulated
 
 
 def test_messages_that_begin_at_once_take_turns_in_one_order_on_all_hosts(tmp_path, all_ranks):
@@ -128,12 +133,3 @@ def test_messages_that_begin_at_once_take_turns_in_one_order_on_all_hosts(tmp_pa
     own = step(spec, network=network)
     assert results(own) == pytest.approx(results(all_ranks(spec, network=network)), rel=1e-12)
     assert own.simulated_ranks == 1
-
-
-def test_ranks_that_differ_are_all_simulated(tmp_path):
-    spec = case(table(tmp_path / "net.csv", [120]), ("synchronous", {}), ("ring", {}), 10, flops=1e11)
-    conditions = Conditions(spec.cluster, spec.compute_times, spec.images)
-    assert virtual_step(spec, conditions).simulated_ranks == 1
-    assert virtual_step(spec, replace(conditions, jitter=0.1)).simulated_ranks == 10
-    tree = replace(spec, aggregation=Choice("aggregation", "tree"))
-    assert virtual_step(tree, conditions).simulated_ranks == 10

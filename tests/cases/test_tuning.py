@@ -110,19 +110,25 @@ def best(monkeypatch, spec, *accuracies):
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "rate", "edge"),
+    ("tune", "accuracies", "taken", "edge"),
     [
-        ((0.5, 0.7, 0.6), 0.003, None),  # not the best on the way, which is 1
-        ((0.5, 0.6, 0.6), 0.003, None),  # of equal ones the smallest
-        ((0.5, 0.6, 0.8), 0.01, "HIGH: add 0.03333"),
-        ((0.5, np.nan, np.nan), 0.001, "LOW: add 0.0003333"),
-        ((0.09, np.nan, 0.08), 0.003, None),  # chance
+        (SHORT, (0.5, 0.7, 0.6), 0.003, None),  # not the best on the way, which is 1
+        (SHORT, (0.5, 0.6, 0.6), 0.003, None),  # of equal ones the smallest
+        (SHORT, (0.5, 0.6, 0.8), 0.01, "HIGH: add 0.03333"),
+        (SHORT, (0.5, np.nan, np.nan), 0.001, "LOW: add 0.0003333"),
+        (SHORT, (0.09, np.nan, 0.08), 0.003, None),  # chance
+        (BATCHES, (0.5, 0.7, 0.6), 60, None),
+        (BATCHES, (0.5, 0.6, 0.8), 120, "HIGH: add 240"),
+        (BATCHES, (0.9, 0.6, 0.8), 30, "LOW: add 15"),
     ],
 )
-def test_the_rate_of_the_highest_final_accuracy_is_taken(monkeypatch, accuracies, rate, edge):
-    chosen, record, trained = best(monkeypatch, parsed(tune=SHORT).spec, *accuracies)
-    assert (chosen, record["tuning_edge"], record["tuning_images"]) == (rate, edge, 3600)
+def test_the_rate_or_batch_of_the_highest_final_accuracy_is_taken(monkeypatch, tune, accuracies, taken, edge):
+    chosen, record, trained = best(monkeypatch, parsed(tune=tune).spec, *accuracies)
+    assert (chosen, record["tuning_edge"], record["tuning_images"]) == (taken, edge, 3600)
     assert {(trial.seed, trial.stop_at_target) for trial in trained} == {(101, False)}
+    if tune is BATCHES:
+        assert record["tuned"] == f"global_batch={taken}"
+        assert [trial.images_per_step for trial in trained] == BATCHES["batches"]
 
 
 def test_a_longer_grid_repeats_no_trial_of_the_file(monkeypatch, tmp_path):
@@ -162,91 +168,75 @@ def test_a_damaged_file_of_trials_is_set_aside(tmp_path, content, why):
 
 
 def test_trials_keep_stragglers_and_jitter_and_nothing_else_that_disturbs():
-    spec = parsed(
-        tune=SHORT,
-        training="asynchronous",
-        straggler={"rank": 1, "factor": 2},
-        failure={"rank": 2, "step": 3},
-        jitter=0.2,
-        sharpness=8,
-    ).spec
+    kept = {"training": "asynchronous", "straggler": {"rank": 1, "factor": 2}, "jitter": 0.2}
+    spec = parsed(tune=SHORT, **kept, failure={"rank": 2, "step": 3}, sharpness=8).spec
     for trial in rate_grid.grid_trials(spec, spec.tune):
         assert (trial.straggler, trial.jitter) == (spec.straggler, 0.2)
-        assert (trial.failure, trial.sharpness, trial.target_accuracy, trial.stop_at_target) == (
-            None,
-            0,
-            None,
-            False,
-        )
-        assert (trial.seed, trial.tune) == (101, None)
+        assert trial.failure is trial.target_accuracy is trial.tune is None
+        assert (trial.sharpness, trial.stop_at_target, trial.seed) == (0, False, 101)
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "batch", "edge"),
-    [((0.5, 0.7, 0.6), 60, None), ((0.5, 0.6, 0.8), 120, "HIGH: add 240"), ((0.9, 0.6, 0.8), 30, "LOW: add 15")],
-)
-def test_the_batch_of_the_highest_final_accuracy_is_taken(monkeypatch, accuracies, batch, edge):
-    chosen, record, trained = best(monkeypatch, parsed(tune=BATCHES).spec, *accuracies)
-    assert (chosen, record["tuned"], record["tuning_edge"]) == (batch, f"global_batch={batch}", edge)
-    assert [trial.images_per_step for trial in trained] == BATCHES["batches"]
-
-
-def test_the_record_has_the_batch_that_was_found():
-    keys = {"steps": None, "epochs": 0.1, "learning_rate": 0.1}
-    found, evaluations = run(parsed(**keys, tune=BATCHES).spec)
-    batch = found["global_batch"]
-    assert found["tuned"] == f"global_batch={batch}"
-    assert batch != 60  # the case's own
-    alone = parsed(**keys, tune=None, global_batch=batch)
-    assert (found["steps"], found["tuning"]) == (alone.spec.planned_steps, 3)
-    assert run(alone.spec)[1] == evaluations
+MERGED = {"name": "parameter_averaging", "period": 4}
 
 
 @pytest.mark.parametrize(
     ("own", "like", "other", "text"),
     [
-        ({}, {"training": "asynchronous"}, {"training": "asynchronous"}, "training=asynchronous"),
+        ({}, {"training": "asynchronous"}, {}, "training=asynchronous"),
+        ({}, {"training": MERGED}, {}, "training=parameter_averaging(period=4)"),
         (
             {"pruning": {"sparsity": 0.5}, "compression": "fp16"},
             {"pruning": "none", "compression": "none"},
-            {"pruning": None, "compression": "none"},
+            {"pruning": None},
             "pruning=none, compression=none",
         ),
         (
             {"dtype": "float64"},
             {"dtype": "float32", "batch_per_rank": 10, "ranks": 2},
-            {"dtype": "float32", "batch_per_rank": 10, "global_batch": None, "ranks": 2},
+            {"global_batch": None},
             "dtype=float32, batch_per_rank=10, ranks=2",
-        ),
-        (
-            {},
-            {"training": {"name": "parameter_averaging", "period": 4}},
-            {"training": {"name": "parameter_averaging", "period": 4}},
-            "training=parameter_averaging(period=4)",
         ),
     ],
 )
 def test_a_case_takes_the_rate_of_another(monkeypatch, own, like, other, text):
+    """Whose keys are those of the case but for ``like`` and, as a suite writes them, ``other``."""
     case = parsed(**own, tune={**SHORT, "like": like, "factor": 0.25})
     chosen, record, trained = best(monkeypatch, case.spec, 0.5, 0.7, 0.6)
     assert (chosen, record["tuned"]) == (0.003 / 4, "learning_rate=0.00075")
     assert case.fields()["tuning_like"] == f"{text}; x 0.25"
     rate_grid.TRIALS.__init__()
-    another = parsed(**{**own, **other}, tune=SHORT)
+    another = parsed(**{**own, **like, **other}, tune=SHORT)
     assert trained == best(monkeypatch, another.spec, 0.5, 0.7, 0.6)[2]  # its own trials
     assert another.fields()["tuning_like"] is None
 
 
-@pytest.mark.parametrize("training", ["synchronous", "asynchronous", "d_psgd"])
-def test_trials_are_the_training_of_the_case_and_it_takes_the_best_rate(training):
+@pytest.mark.parametrize(
+    ("name", "tune", "keys"),
+    [
+        *(
+            ("learning_rate", SHORT, {"training": training, "jitter": 0.2, "steps": 6})
+            for training in ("synchronous", "asynchronous", "d_psgd")
+        ),
+        ("global_batch", BATCHES, {"steps": None, "epochs": 0.1, "learning_rate": 0.1}),
+    ],
+)
+def test_trials_are_the_training_of_the_case_and_it_takes_the_best_rate_or_batch(name, tune, keys):
     """Trials are evaluated at their end alone, with the accuracy of the whole training."""
-    keys = {"training": training, "jitter": 0.2, "steps": 6}
-    found, evaluations = run(parsed(**keys, tune=SHORT).spec)
-    trials = {rate: parsed(**keys, tune=None, learning_rate=rate, seed=101).spec for rate in SHORT["rates"]}
-    seen = {rate: round(run(trial)[1][-1].accuracy, 6) for rate, trial in trials.items()}
-    assert found["tuning_trials"] == ", ".join(f"{rate}: {accuracy}" for rate, accuracy in seen.items())
+    found, evaluations = run(parsed(**keys, tune=tune).spec)
+    specs = {
+        (value, seed): parsed(**{**keys, name: value}, tune=None, seed=seed).spec
+        for value in tune.get("rates") or tune["batches"]
+        for seed in (101, 1)
+    }
+    seen = {value: round(run(spec)[1][-1].accuracy, 6) for (value, seed), spec in specs.items() if seed == 101}
+    assert found["tuning_trials"] == ", ".join(f"{value}: {accuracy}" for value, accuracy in seen.items())
     chosen = max(seen, key=seen.get)
-    assert run(parsed(**keys, tune=None, learning_rate=chosen).spec)[1] == evaluations
+    assert found["tuned"] == f"{name}={chosen}"
+    assert run(specs[chosen, 1])[1] == evaluations
+    if name == "global_batch":
+        assert chosen != 60  # the case's own
+        steps = specs[chosen, 1].planned_steps
+        assert [found[key] for key in ("global_batch", "steps", "tuning")] == [chosen, steps, 3]
 
 
 def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
@@ -263,54 +253,42 @@ def test_settings_are_inside_of_their_ranges_and_integers_stay_integers():
     assert np.median(rates) == pytest.approx(0.1, rel=0.3)  # logarithmic
 
 
+RANGE = {"trials": 2, "learning_rate": [0.1, 1.0]}
+WRONG = [
+    (RANGE | {"trials": 0}, "tune: trials: must be from 1 to 1000, not 0"),
+    ({"trials": 2}, "tune: learning_rate: give a range"),
+    (RANGE | {"learning_rate": [1.0, 0.1]}, "tune: learning_rate: must be two numbers"),
+    ({"trials": 2, "training": {"perid": [1, 4]}}, "perid"),
+    (RANGE | {"network": "etherne-10g"}, "mean 'ethernet-"),
+    ({"rate": [0.1, 0.2]}, "did you mean 'rates'?"),
+    (SHORT | {"rates": [0.1, 0.2]}, "rates: must be 3 to 1000 ascending positive numbers, not [0.1, 0.2]"),
+    (SHORT | {"rates": [0.1, 0.3, 0.2]}, "rates: must be 3"),
+    (SHORT | {"rates": [0.0, 0.1, 0.2]}, "rates: must be 3"),
+    (SHORT | {"rates": [0.1, 0.2, 0.3]}, "rates: 0.001, the case's own, is not among [0.1, 0.2, 0.3]"),
+    (SHORT | {"rates": []}, "seed: is for the trials of a grid; give rates"),
+    (SHORT | {"seed": -1}, "seed: give the trials a seed from 0 on that the case has not, such as 101"),
+    (BATCHES | {"batches": [30, 60]}, "batches: must be 3 to 1000 ascending positive integers, not"),
+    (BATCHES | {"batches": [20, 40, 80]}, "batches: 60, the case's own, is not among [20, 40, 80]"),
+    (BATCHES | {"batches": [40, 60, 90]}, "batches: 40: global_batch: 40 is not divisible by ranks"),
+    (BATCHES | SHORT, "batches: a grid has one trial for each of its rates; leave batches or"),
+    (SHORT | {"like": {"rank": 3}}, "like: rank: unknown key; did you mean 'ranks'?"),
+    (SHORT | {"like": {"compression": "fp61"}}, "like: compression: unknown 'fp61'; did you mean 'fp16'?"),
+    (SHORT | {"like": {"ranks": 7}}, "like: global_batch: 60 is not divisible by ranks = 7"),
+    (SHORT | {"like": {"seed": 3}}, "like: trials have their own tune, seed and learning_rate"),
+    (SHORT | {"like": {"ranks": 2}, "factor": 0}, "factor: must be a positive number beside rates and like"),
+    (SHORT | {"factor": 0.5}, "factor: must be a positive number beside rates and like"),
+    (SHORT | {"seed": 1}, "seed: 1 is one of the case; take another"),
+    (SHORT | {"trials": 3}, "trials: a grid has one trial for each of its rates; leave trials or rates out"),
+    (SHORT | {"learning_rate": [0.1, 1.0]}, "learning_rate: a grid has"),
+]
+
+
 def test_a_wrong_search_is_refused_in_one_line():
-    for training, tune, message in [
-        ("synchronous", {"trials": 0, "learning_rate": [0.1, 1.0]}, "tune: trials: must be from 1 to 1000, not 0"),
-        ("synchronous", {"trials": 2}, "tune: learning_rate: give a range"),
-        ("synchronous", {"trials": 2, "learning_rate": [1.0, 0.1]}, "tune: learning_rate: must be two numbers"),
-        ("synchronous", {"trials": 2, "training": {"perid": [1, 4]}}, "perid"),
-        ("synchronous", {"trials": 2, "learning_rate": [0.1, 1], "network": "etherne-10g"}, "mean 'ethernet-"),
-        (
-            "sandblaster",
-            {"trials": 2, "optimizer": {"momentum": [0.1, 0.9]}},
-            "'sandblaster' has its own optimizer",
-        ),
-        ("synchronous", {"rate": [0.1, 0.2]}, "did you mean 'rates'?"),
-        *(
-            ("synchronous", {**SHORT, **wrong}, f"s.toml: [[case]] 1: tune: {message}")
-            for wrong, message in [
-                ({"rates": [0.1, 0.2]}, "rates: must be 3 to 1000 ascending positive numbers, not [0.1, 0.2]"),
-                ({"rates": [0.1, 0.3, 0.2]}, "rates: must be 3"),
-                ({"rates": [0.0, 0.1, 0.2]}, "rates: must be 3"),
-                ({"rates": [0.1, 0.2, 0.3]}, "rates: 0.001, the case's own, is not among [0.1, 0.2, 0.3]"),
-                ({"rates": []}, "seed: is for the trials of a grid; give rates"),
-                ({"seed": -1}, "seed: give the trials a seed from 0 on that the case has not, such as 101"),
-                (
-                    {"rates": [], "batches": [30, 60]},
-                    "batches: must be 3 to 1000 ascending positive integers, not",
-                ),
-                ({"rates": [], "batches": [20, 40, 80]}, "batches: 60, the case's own, is not among [20, 40, 80]"),
-                (
-                    {"rates": [], "batches": [40, 60, 90]},
-                    "batches: 40: global_batch: 40 is not divisible by ranks",
-                ),
-                (
-                    {"batches": [30, 60, 90]},
-                    "batches: a grid has one trial for each of its rates; leave batches or",
-                ),
-                ({"like": {"rank": 3}}, "like: rank: unknown key; did you mean 'ranks'?"),
-                ({"like": {"compression": "fp61"}}, "like: compression: unknown 'fp61'; did you mean 'fp16'?"),
-                ({"like": {"ranks": 7}}, "like: global_batch: 60 is not divisible by ranks = 7"),
-                ({"like": {"seed": 3}}, "like: trials have their own tune, seed and learning_rate"),
-                ({"like": {"ranks": 2}, "factor": 0}, "factor: must be a positive number beside rates and like"),
-                ({"factor": 0.5}, "factor: must be a positive number beside rates and like"),
-                ({"seed": 1}, "seed: 1 is one of the case; take another"),
-                ({"trials": 3}, "trials: a grid has one trial for each of its rates; leave trials or rates out"),
-                ({"learning_rate": [0.1, 1.0]}, "learning_rate: a grid has"),
-            ]
-        ),
-    ]:
+    momentum = {"trials": 2, "optimizer": {"momentum": [0.1, 0.9]}}
+    own = {"tune": momentum, "training": "sandblaster"}, "'sandblaster' has its own optimizer"
+    for keys, message in [own, *(({"tune": tune}, message) for tune, message in WRONG)]:
         with pytest.raises(suite.UsageError) as error:
-            parsed(training=training, tune=tune)
+            parsed(**keys)
+        assert str(error.value).startswith("s.toml: [[case]] 1: ")
         assert message in str(error.value)
         assert "\n" not in str(error.value)

@@ -56,11 +56,6 @@ def costs(network):
     return [network.link.alpha, network.link.beta, network.gamma, network.inside.alpha, network.inside.beta]
 
 
-def assert_fits(found, network, known=slice(3), within=1e-3):
-    assert costs(found.network)[known] == pytest.approx(costs(network)[known], rel=within)
-    assert summary(found.errors)["worst"] < within
-
-
 def estimate(found):
     return NetworkEstimate(found.network, certainty=found.certainty)
 
@@ -77,6 +72,11 @@ def test_the_overhead_of_messages_under_way_at_once_is_recovered_and_saved(tmp_p
     assert saved.network.site == found.network.site
     assert saved.certainty.times == found.certainty.times
     assert saved.certainty.growth == found.certainty.growth != []
+
+
+def assert_fits(found, network, known=slice(3), within=1e-3):
+    assert costs(found.network)[known] == pytest.approx(costs(network)[known], rel=within)
+    assert summary(found.errors)["worst"] < within
 
 
 @pytest.mark.parametrize("network", [NETWORKS["ethernet-10g"], NETWORKS["gemini"], SLOW_ADDER])
@@ -142,8 +142,14 @@ def test_cross_validation_detects_a_fit_that_does_not_predict():
 
 
 def test_one_scheme_does_not_determine_all_costs():
-    """A ring sends and reduces bytes in a fixed proportion, for any p and n."""
-    found = fit(timed(SLOW_ADDER, schemes=["ring"]), range(6))
+    """A ring sends and reduces bytes in a fixed proportion, for any p and n. Two times are too few."""
+    times = timed(SLOW_ADDER, schemes=["ring"])
+    for few in ([], times[:2]):
+        with pytest.raises(
+            CannotFitError, match=f"{len(few)} measured collectives and exchanges cannot determine"
+        ):
+            fit(few, range(6))
+    found = fit(times, range(6))
     assert found.certainty.undetermined == ["beta", "gamma"]
     program = cell("butterfly", 16, 1 << 20).program
     ring = uncertainty(cell("ring", 16, 1 << 20).program, estimate(found), "ring")
@@ -197,18 +203,15 @@ def test_an_interval_beyond_the_measured_ranks_grows_with_an_error_that_grows_in
     assert contention or np.median(halves) < 0.06, "about 1.96 * 0.02"
 
 
-def test_no_interval_without_the_errors_of_fitted_times():
+def test_errors_of_a_scheme_count_more_for_itself_and_without_any_there_is_no_interval():
     """A file of an older version has none: how far the times may be off is unknown."""
-    unknown = replace(fit(timed(SLOW_ADDER), range(6)).certainty, times=[])
-    half, _ = uncertainty(cell("ring", 16, 4096).program, NetworkEstimate(SLOW_ADDER, certainty=unknown), "ring")
-    assert bounds(1.0, half) == (None, None)
-
-
-def test_errors_of_a_scheme_count_more_for_itself():
     times = [(scheme, 1e-3, error) for scheme, error in (("ring", 0.01), ("tree", 0.5))] * 4
     certainty = Certainty(np.ones(5), np.eye(5), times=times)
     ring, butterfly, tree = (certainty.error_of(scheme, 1e-3) for scheme in ("ring", "butterfly", "tree"))
     assert ring < butterfly < tree
+    older = NetworkEstimate(SLOW_ADDER, certainty=replace(certainty, times=[]))
+    half, _ = uncertainty(cell("ring", 16, 4096).program, older, "ring")
+    assert bounds(1.0, half) == (None, None)
 
 
 def test_wrong_and_simulated_results_are_not_fitted_but_oversubscribed_ranks_of_emulated_hosts_are():
@@ -219,9 +222,3 @@ def test_wrong_and_simulated_results_are_not_fitted_but_oversubscribed_ranks_of_
     records = [Record(ranks=4, oversubscribed=True, emulated=emulated) for emulated in (True, False)]
     assert with_own_cores(records[:1]) == (records[:1], [])
     assert with_own_cores(records[1:])[0] == []
-
-
-@pytest.mark.parametrize("count", [0, 2])
-def test_too_few_times(count):
-    with pytest.raises(CannotFitError, match=f"{count} measured collectives and exchanges cannot determine"):
-        fit(timed(SLOW_ADDER, ["ring"], [2])[:count], range(2))

@@ -85,23 +85,17 @@ def test_a_time_is_the_sum_of_its_derivatives_by_the_costs_of_a_detailed_link():
     assert {"overhead", "distance alpha", "extra from 512 B"} <= {*found.determined}
 
 
-def test_a_file_has_all_costs_of_a_detailed_link(tmp_path):
+def test_a_file_has_all_costs_of_a_detailed_link_and_none_that_no_link_has(tmp_path):
     network = Network("detailed", DETAILED, "round numbers", grids=((2, 2), (4, 4)))
-    (tmp_path / "n.toml").write_text(format_network(NetworkEstimate(network)))
-    assert load_network(tmp_path / "n.toml").network == network
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
+    path = tmp_path / "n.toml"
+    path.write_text(format_network(NetworkEstimate(network)))
+    assert load_network(path).network == network
+    for line, told in (
         ("extra = [1e-9, 1e-9]", "link.extra: must be costs of bytes from 0, 512, 4096, 32768, 262144, "),
         ("overhead = -1", "link.overhead: must be seconds, from 0 to 1, not -1"),
         ("overhead = 2e-6", "link.overhead: 2e-06 s is more than alpha, of which it is a part"),
         ("eager_beta = 1e-9", "link.eager_beta: no cost of a link; known: alpha, beta, overhead, "),
-    ],
-)
-def test_costs_that_no_link_has(line, told, tmp_path):
-    path = tmp_path / "n.toml"
-    path.write_text(f"[network]\ngamma = 0\n[link]\nalpha = 1e-6\nbeta = 1e-9\n{line}\n")
-    with pytest.raises(ValueError, match=re.escape(f"{path}: {told}")):
-        load_network(path)
+    ):
+        path.write_text(f"[network]\ngamma = 0\n[link]\nalpha = 1e-6\nbeta = 1e-9\n{line}\n")
+        with pytest.raises(ValueError, match=re.escape(f"{path}: {told}")):
+            load_network(path)

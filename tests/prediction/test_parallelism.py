@@ -14,22 +14,29 @@ from hpcdl.models.distbelief import distbelief_speech
 from hpcdl.prediction.network_file import NetworkEstimate
 from hpcdl.prediction.parallelism import parallelism, splits
 
-SPEECH = distbelief_speech(), (11, 40, 1)
-
 REPLAY = {"kind": "replay", "model": "lenet5", "dataset": "digits", "flops": 1e9, "steps": 3, "warmup": 1}
+
+
+def of_cases(mesh, seconds, *, batch=32, training="synchronous"):
+    """Return the parallelism of replays with these meshes, measured in so many seconds, and what is left out."""
+    keys = {"ranks": 4, "mesh": mesh, "global_batch": batch, "training": training}
+    cases = suite.parse(text_of(REPLAY | keys), "s.toml").cases
+    fields = zip((case.fields() for case in cases), seconds, strict=True)
+    measured = [Record.of({**own, "step_seconds": took}) for own, took in fields]
+    work = lambda _like, spec: at_rate(spec.layers, spec.shape, 1e9)
+    (found,), left_out = parallelism(measured, work, NetworkEstimate(NETWORKS["ethernet-1g"]), ())
+    return found, left_out
 
 
 def test_the_cheapest_split_of_a_layer_is_that_of_the_smaller_volume():
     """Weights of the speech network cost more than its activations, up to a batch as long as a layer is wide."""
-    layers, shape = SPEECH
     link = NETWORKS["ethernet-10g"].link
     for batch, expected in ((32, "outputs"), (1 << 16, "data")):
-        one = {layer.name: layer for layer in splits(layers, shape, batch, 4, link)}["fc3"]
-        assert one.split_bytes == {
-            "data": 4 * 2 * 3 * 2560 * 2561,
-            "outputs": 4 * 2 * 3 * batch * 2560,
-            "inputs": 4 * 2 * 3 * batch * 2560,
-        }
+        layers = splits(distbelief_speech(), (11, 40, 1), batch, 4, link)
+        (one,) = (layer for layer in layers if layer.name == "fc3")
+        activations = 4 * 2 * 3 * batch * 2560
+        weights = 4 * 2 * 3 * 2560 * 2561
+        assert one.split_bytes == {"data": weights, "outputs": activations, "inputs": activations}
         assert one.cheapest == expected
 
 
@@ -67,21 +74,7 @@ def test_a_suite_without_trainings_has_no_parallelism(tmp_path, capsys):
     assert error.count("\n") == 1
 
 
-def of_cases(mesh, seconds, *, batch=32, training="synchronous"):
-    """Return the parallelism of replays with these meshes, measured in so many seconds, and what is left out."""
-    keys = {"ranks": 4, "mesh": mesh, "global_batch": batch, "training": training}
-    cases = suite.parse(text_of(REPLAY | keys), "s.toml").cases
-    fields = zip((case.fields() for case in cases), seconds, strict=True)
-    measured = [Record.of({**own, "step_seconds": took}) for own, took in fields]
-
-    def work(_like, spec):
-        return at_rate(spec.layers, spec.shape, 1e9)
-
-    (found,), left_out = parallelism(measured, work, NetworkEstimate(NETWORKS["ethernet-1g"]), ())
-    return found, left_out
-
-
-def test_measured_meshes_are_beside_the_candidates():
+def test_measured_meshes_are_beside_the_candidates_that_can_share_the_batch():
     mesh = [{"model": 4}, {"data": 1, "split": "hybrid", "exchange": "turns"}, {"model": 1}]
     found, _ = of_cases(mesh, [0.3, 0.2, 0.1])
     measured = {one.parallelism: one.step_seconds for one in found.meshes if one.step_seconds}
@@ -89,9 +82,6 @@ def test_measured_meshes_are_beside_the_candidates():
     assert found.best.parallelism == "data"
     names = [one.parallelism for one in found.meshes]
     assert len(names) == len(set(names)), "equal meshes are one"
-
-
-def test_meshes_that_cannot_share_the_batch_are_left_out():
     found, left_out = of_cases({"data": 1}, [0.1], batch=2)
     assert "data" not in {one.parallelism for one in found.meshes}
     assert "lenet5, mesh data: 2 images are not divisible by 4 copies of the network" in left_out

@@ -36,11 +36,6 @@ def written(tmp_path):
     return write
 
 
-def columns(recorders, name, dtype):
-    rows = [(rank, *row) for rank, recorder in enumerate(recorders) for row in getattr(recorder, name)]
-    return np.array(rows, [("rank", int), *((field, dtype[field]) for field in dtype.names)])
-
-
 @pytest.mark.parametrize("name", registry.names("training"))
 def test_sizes_take_the_time_of_a_training(name, written):
     """Real gradients on the same network: the time of a global batch, and the staleness."""
@@ -53,16 +48,16 @@ def test_sizes_take_the_time_of_a_training(name, written):
     (case,) = suite.load(file).cases
     recorder = Recorder()
     in_process(1).run(case.module.program(case.spec, Journal(recorder, lambda: Counters(0, 0, 0, 0, 0))))
-    steps, updates = (
-        columns(recorder.virtual, name, dtype) for name, dtype in (("steps", STEP), ("updates", UPDATE))
-    )
-    throughput = throughput_of(steps, 2, BATCH)
+
+    def columns(name, dtype):
+        rows = [(rank, *row) for rank, one in enumerate(recorder.virtual) for row in getattr(one, name)]
+        return np.array(rows, [("rank", int), *((field, dtype[field]) for field in dtype.names)])
+
+    throughput, updates = throughput_of(columns("steps", STEP), 2, BATCH), columns("updates", UPDATE)
     assert row.predicted_seconds == pytest.approx(throughput.seconds.mean(), rel=0.03)
     inside = updates[(updates["time"] >= throughput.begin) & (updates["time"] <= throughput.end)]
-    if len(inside):
-        assert row.predicted_staleness_mean == pytest.approx(inside["staleness"].mean(), rel=0.05)
-    else:
-        assert row.predicted_staleness_mean is None
+    expected = pytest.approx(inside["staleness"].mean(), rel=0.05) if len(inside) else None
+    assert row.predicted_staleness_mean == expected
 
 
 def test_the_slowest_of_the_ranks_has_the_largest_factor(written):

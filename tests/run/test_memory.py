@@ -13,13 +13,6 @@ from hpcdl.cli import main
 from hpcdl.launch.machine import cpu, node_memory_bytes, shortage
 from hpcdl.suite import lack_of_memory
 
-
-def test_node_memory_is_at_most_the_physical_memory():
-    text = Path("/proc/meminfo").read_text(encoding="ascii")
-    physical = 1024 * int(re.search(r"MemTotal:\s+(\d+)", text)[1])
-    assert 0 < node_memory_bytes() <= physical
-
-
 VERSION_1 = {"memory.limit_in_bytes": "4096", "cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"}
 VERSION_2 = {"memory.max": "4096", "cpu.max": "150000 100000"}
 
@@ -34,7 +27,10 @@ VERSION_2 = {"memory.max": "4096", "cpu.max": "150000 100000"}
     ],
     ids=["top", "parent", "version 1", "version 1 in a container"],
 )
-def test_limits_of_control_groups_count(tmp_path, own, folder, files):
+def test_node_memory_is_at_most_the_physical_memory_and_that_of_control_groups(tmp_path, own, folder, files):
+    text = Path("/proc/meminfo").read_text(encoding="ascii")
+    physical = 1024 * int(re.search(r"MemTotal:\s+(\d+)", text)[1])
+    assert 0 < node_memory_bytes() <= physical
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/self/cgroup").write_text(own)
     for name, limit in files.items():
@@ -52,19 +48,14 @@ def test_shortage_begins_above_the_available_memory():
         assert shortage(2 * 10**9, ranks, 10**9) == says
 
 
-def large(processes, needed):
-    module = SimpleNamespace(memory_bytes=lambda _spec: needed)
-    return [SimpleNamespace(name="large", processes=processes, spec=None, module=module)]
-
-
 def test_the_fullest_node_decides(monkeypatch):
     """With three ranks on one node and one on another, three times a rank's memory must fit."""
     monkeypatch.setattr(memory, "node_memory_bytes", lambda: 10**9)
-    assert lack_of_memory(large(4, 333_000_000), "aaab") is None
-    assert lack_of_memory(large(4, 340_000_000), "aaab") == (
-        "case 'large': needs at least 3 ranks x 0.34 GB of memory, but only 1.00 GB are available on a node"
-    )
-    assert lack_of_memory(large(2, 340_000_000), "aaab") is None
+    told = "case 'large': needs at least 3 ranks x 0.34 GB of memory, but only 1.00 GB are available on a node"
+    for processes, needed, lack in ((4, 333_000_000, None), (4, 340_000_000, told), (2, 340_000_000, None)):
+        module = SimpleNamespace(memory_bytes=lambda _spec, needed=needed: needed)
+        large = SimpleNamespace(name="large", processes=processes, spec=None, module=module)
+        assert lack_of_memory([large], "aaab") == lack
 
 
 SUITE = """

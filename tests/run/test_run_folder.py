@@ -24,6 +24,10 @@ message_bytes = 64
 """
 
 
+JOB = SimpleNamespace(world=SimpleNamespace(size=2), hosts=["here"] * 2, ranks=[{"hostname": "here"}] * 2)
+JOB.clock_error_seconds = 0.0
+
+
 @pytest.mark.parametrize(("correct", "vanishes"), [(True, False), (False, False), (True, True)])
 def test_a_resumed_run_fails_if_an_earlier_case_was_wrong_or_vanishes(tmp_path, correct, vanishes):
     suite = parse(SUITE, "tiny.toml")
@@ -34,8 +38,7 @@ def test_a_resumed_run_fails_if_an_earlier_case_was_wrong_or_vanishes(tmp_path, 
     write_part(part, record)
     counters = {"here": {"m/1": {"port_xmit_wait": 3}}}
     merge([part], tmp_path / "run.h5", {"link_counters": counters}, SUITE)
-    job = SimpleNamespace(world=SimpleNamespace(size=2), hosts=["here"], ranks=[{"hostname": "here"}] * 2)
-    run = RunFolder(suite, tmp_path, job, RunOptions(lambda _line: None, mix_environments=True))
+    run = RunFolder(suite, tmp_path, JOB, RunOptions(lambda _line: None, mix_environments=True))
     assert not run.todo
     if vanishes:
         part.unlink()
@@ -44,11 +47,19 @@ def test_a_resumed_run_fails_if_an_earlier_case_was_wrong_or_vanishes(tmp_path, 
     assert vanishes or read(tmp_path).environment["link_counters"] == of_both_jobs
 
 
-def test_the_line_is_shorter_than_the_terminal_and_keeps_the_time_left():
-    for columns in [40, 80, 120]:
-        line = progress_line(2, 4, "a-case-of-a-long-name" * 9, 10.0, 2, columns).removeprefix(CLEAR)
-        assert len(line) == columns - 1
-        assert columns == 40 or line.endswith("...  12 cases/min, 10 s left")
+def test_the_line_is_shorter_than_the_terminal_and_keeps_the_time_left_by_the_finished_cases():
+    for number, seconds, finished, end in [
+        (2, 10.0, 2, "12 cases/min, 10 s left"),
+        (3, 900.0, 2, "0.133 cases/min, 8 min left"),  # one case is of an earlier job
+        (1, 7200.0, 1, "0.00833 cases/min, 6 h left"),
+    ]:
+        line = progress_line(number, 4, "ring", seconds, finished)
+        assert line.startswith(f"{CLEAR}[")
+        assert line.endswith(f"{number}/4 ring  {end}")
+        for columns in [40, 80, 120]:
+            line = progress_line(number, 4, "a-case-of-a-long-name" * 9, seconds, finished, columns)
+            assert len(line.removeprefix(CLEAR)) == columns - 1
+            assert columns == 40 or line.endswith(f"...  {end}")
 
 
 def test_a_training_moves_the_bar_once_a_second_and_shows_its_last_accuracy(tmp_path, monkeypatch, capsys):
@@ -58,8 +69,7 @@ def test_a_training_moves_the_bar_once_a_second_and_shows_its_last_accuracy(tmp_
     monkeypatch.setattr(run_folder, "perf_counter", lambda: now[0])
     monkeypatch.setattr(run_folder, "on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "130")
-    job = SimpleNamespace(world=SimpleNamespace(size=2), hosts=["here"], ranks=[{"hostname": "here"}] * 2)
-    run = RunFolder(suite, tmp_path, job, RunOptions(lambda _line: None))
+    run = RunFolder(suite, tmp_path, JOB, RunOptions(lambda _line: None))
     run.begin(0, suite.cases[0])
     assert capsys.readouterr().out.startswith(f"{CLEAR}[{'.' * 20}] 0/1 train-lenet5-")
     times = []
@@ -78,26 +88,13 @@ def test_a_training_moves_the_bar_once_a_second_and_shows_its_last_accuracy(tmp_
     run.finish({}, "interrupted")
 
 
-def test_time_left_is_that_of_the_finished_cases():
-    for number, seconds, finished, end in [
-        (2, 10.0, 2, "12 cases/min, 10 s left"),
-        (3, 900.0, 2, "0.133 cases/min, 8 min left"),  # one case is of an earlier job
-        (1, 7200.0, 1, "0.00833 cases/min, 6 h left"),
-    ]:
-        line = progress_line(number, 4, "ring", seconds, finished)
-        assert line.startswith(f"{CLEAR}[")
-        assert line.endswith(f"{number}/4 ring  {end}")
-
-
 def test_a_terminal_has_a_line_for_a_launch_and_the_log_one_for_each_case(tmp_path, monkeypatch, capsys):
     suite, now, shown = parse(SUITE, "tiny.toml"), [0.0], []
     (case,) = suite.cases
     monkeypatch.setattr(run_folder, "perf_counter", lambda: now[0])
     monkeypatch.setattr(run_folder, "on_terminal", lambda: True)
     monkeypatch.setenv(LAUNCH, "2 of 3")
-    job = SimpleNamespace(world=SimpleNamespace(size=2), hosts=["here"] * 2, ranks=[{"hostname": "here"}] * 2)
-    job.clock_error_seconds = 0.0
-    run = RunFolder(suite, tmp_path, job, RunOptions(shown.append))
+    run = RunFolder(suite, tmp_path, JOB, RunOptions(shown.append))
     run.begin(0, case)
     assert f"] 0/1 launch 2 of 3: {case.name}" in capsys.readouterr().out
     now[0] = 20.0

@@ -19,24 +19,22 @@ from hpcdl.optim.adaptive import Adagrad, Adam, RMSProp
 from hpcdl.optim.sgd import SGD
 from hpcdl.training.synchronous import synchronous
 
-STRENGTH = 0.5
-
 
 def correction(kind):
-    """Return DC-ASGD's; of DC-ASGD-a by equations 10 and 14, where m is a moving mean of g g from 0."""
+    """Return DC-ASGD's of strength 0.5; of DC-ASGD-a by equations 10 and 14, where m is a moving mean of g g from 0."""
     m = 0.0
 
     def correct(gradient, drift):
         nonlocal m
         m = 0.95 * m + 0.05 * gradient**2
-        strength = {None: 0, "constant": STRENGTH, "adaptive": STRENGTH / np.sqrt(m + 1e-7)}[kind]
+        strength = {None: 0, "constant": 0.5, "adaptive": 0.5 / np.sqrt(m + 1e-7)}[kind]
         return gradient + strength * gradient**2 * drift
 
     return correct
 
 
-def replayed(run, rate, compensated=None, *, n_fetch=1, shares=EQUAL):
-    """Return the parameters of a training, recomputed from the updates and staleness in its trace.
+def assert_replayed(run, rate, compensated=None, *, n_fetch=1, shares=EQUAL):
+    """Check the rates in the trace, and the parameters, recomputed from the updates and staleness in it.
 
     ``rate(batches, update)`` is that of one gradient, ``batches`` having been applied before its update. With
     ``n_fetch`` > 1 each gradient must be an update of its own.
@@ -48,33 +46,23 @@ def replayed(run, rate, compensated=None, *, n_fetch=1, shares=EQUAL):
     applied = 0
     for version, together in groupby(run.updates(), lambda update: update.version):
         assert version == len(history) - 1
-        gradients, rates, together_parts = [], [], 0
+        steps, together_parts = [], 0
         for update in together:
             worker, base = update.worker, update.version - update.staleness
             if n_fetch == 1 or fetched[worker] != base:
                 fetched[worker], local[worker] = base, history[base]
-            rates.append(rate(applied, update))
+            own = rate(applied, update)
+            assert update.learning_rate == pytest.approx(own)
             images, total = batch_gradient(5, quadratic.IMAGES, clocks[worker], worker, workers, shares)
             relative = images * workers / quadratic.IMAGES
             gradient = local[worker] - total / images
-            local[worker] = local[worker] - rates[-1] * relative * gradient
-            gradients.append(relative * correct(gradient, history[-1] - history[base]))
+            local[worker] = local[worker] - own * relative * gradient
+            steps.append(own * relative * correct(gradient, history[-1] - history[base]))
             clocks[worker] += 1
             together_parts += weights[worker]
         applied += together_parts
-        step = np.mean([own * gradient for own, gradient in zip(rates, gradients, strict=True)], axis=0)
-        history.append(history[-1] - step)
-    return history[-1]
-
-
-def assert_replayed(run, rate, shares=EQUAL, **keys):
-    """Check the rates in the trace, and the parameters recomputed from it."""
-    np.testing.assert_allclose(run.parameters, replayed(run, rate, shares=shares, **keys), rtol=1e-12)
-    applied, weights = 0, shares.among(len(run.sessions))
-    for _, together in groupby(run.updates(), lambda update: update.version):
-        rows = list(together)
-        assert [row.learning_rate for row in rows] == pytest.approx([rate(applied, row) for row in rows])
-        applied += sum(weights[row.worker] for row in rows)
+        history.append(history[-1] - np.mean(steps, axis=0))
+    np.testing.assert_allclose(run.parameters, history[-1], rtol=1e-12)
     assert max(update.staleness for update in run.updates()) > 0
 
 
@@ -82,20 +70,16 @@ UNEQUAL = Shares(weights=(4, 1))
 """Shares of three workers: 32, 8 and 8 of 48 images."""
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(7))
 @pytest.mark.parametrize("shares", [EQUAL, UNEQUAL], ids=str)
 @pytest.mark.parametrize(
     "numbers",
     [
         {},
         {"name": "ssp", "bound": 2},
-        *(
-            {"name": "softsync", "collect": collect, "scale_rate": scale_rate}
-            for collect in (1, 2, 3)
-            for scale_rate in ("none", "staleness")
-        ),
-        {"delay_compensation": "constant", "strength": STRENGTH},
-        {"delay_compensation": "adaptive", "strength": STRENGTH},
+        {"name": "softsync", "collect": 1, "scale_rate": "staleness"},
+        *({"name": "softsync", "collect": 2, "scale_rate": scale_rate} for scale_rate in ("none", "staleness")),
+        *({"delay_compensation": kind, "strength": 0.5} for kind in ("constant", "adaptive")),
     ],
     ids=str,
 )
@@ -112,7 +96,7 @@ def test_the_trace_gives_the_parameters(numbers, shares, seed):
     assert [(row.step, row.samples) for row in run.recorders[2].evaluations] == [(6, 6 * quadratic.IMAGES)]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 def test_servers_agree_with_unequal_shares_and_a_failed_worker(seed):
     """Servers receive gradients in different orders and still have the same number of snapshots."""
     shares, numbers = Shares(weights=(1, 5, 2)), {"servers": 2, "dedicated": True}
@@ -215,7 +199,7 @@ def test_fetches_and_pushes_follow_the_papers_pseudo_code(n_fetch, n_push, overl
         np.testing.assert_allclose(run.parameters, expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_in_a_warm_start_only_the_first_worker_trains(seed):
     run = Run(in_process(3, seed), numbers={"name": "downpour", "warm_start": 7})
     updates = run.updates()

@@ -68,19 +68,8 @@ def test_all_steps_are_made_and_the_centre_is_tested(ranks, dedicated):
     assert sum(len(recorder.steps) for recorder in recorders) == 12 * workers
     assert bool(recorders[0].steps) != dedicated
     assert [row.step for row in recorders[0].evaluations] == [2, 4, 6, 8, 10, 12]
-    last = tiny_session()
-    last.replica.parameters[:] = sessions[0].vectors["centre"]
+    last = tiny_session(start=sessions[0].vectors["centre"])
     assert recorders[-1].evaluations[-1].loss == pytest.approx(loss_of_test(last))
-
-
-synchronously = partial(tiny.train, synchronous_elastic_averaging)
-
-
-def workers_and_centre(sessions):
-    """Return the workers' parameters (ranks, n) and the centre (n,), which must be equal on all ranks."""
-    centres = np.array([mine.vectors["centre"] for mine in sessions])
-    assert np.abs(centres - centres[0]).max() < 1e-15
-    return np.array([mine.replica.parameters for mine in sessions]), centres[0]
 
 
 def simulated(ranks, steps, period, beta, momentum=0.0):
@@ -98,22 +87,18 @@ def simulated(ranks, steps, period, beta, momentum=0.0):
 
 
 @pytest.mark.parametrize(("optimizer", "momentum"), [(SGD, 0), (lambda: Nesterov(momentum=0.9), 0.9)])
-@pytest.mark.parametrize(("period", "beta"), [(1, 0.9), (1, 0.4), (3, 0.9)])
+@pytest.mark.parametrize("choice", [{}, {"beta": 0.4}, {"period": 3}], ids=str)
 @pytest.mark.parametrize("ranks", [1, 2, 5, 8])
-def test_it_is_the_papers_equations(ranks, period, beta, optimizer, momentum):
-    sessions = synchronously(ranks, optimizer=optimizer, keys={"steps": 7}, period=period, beta=beta)
-    workers, centre = workers_and_centre(sessions)
-    expected_workers, expected_centre = simulated(ranks, 7, period, beta, momentum)
-    np.testing.assert_allclose(workers, expected_workers, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(centre, expected_centre, rtol=0, atol=1e-13)
+def test_it_is_the_papers_equations(ranks, choice, optimizer, momentum):
+    """All ranks have the same centre. Evaluations are of the centre, and change no worker."""
+    recorders = [Recorder(events=False) for _ in range(ranks)]
+    given = {"optimizer": optimizer, "recorders": recorders, "keys": {"steps": 7, "evaluate_every": 1.0}}
+    sessions = tiny.train(synchronous_elastic_averaging, ranks, **given, **choice)
+    workers, centre = simulated(ranks, 7, **{"period": 1, "beta": 0.9, **choice}, momentum=momentum)
+    np.testing.assert_allclose(tiny.parameters(sessions), workers, rtol=0, atol=1e-13)
+    centres = np.array([mine.vectors["centre"] for mine in sessions])
+    np.testing.assert_allclose(centres, np.array([centre] * ranks), rtol=0, atol=1e-13)
+    assert np.abs(centres - centres[0]).max() < 1e-15
     assert np.abs(workers - centre).max() > 1e-6
-
-
-def test_the_centre_is_evaluated_and_the_workers_do_not_change():
-    recorders = [Recorder(events=False) for _ in range(3)]
-    keys = {"steps": 6, "evaluate_every": 1.0}
-    workers, centre = workers_and_centre(synchronously(3, recorders=recorders, keys=keys))
-    np.testing.assert_allclose(workers, simulated(3, 6, 1, 0.9)[0], rtol=0, atol=1e-13)
-    assert [row.step for row in recorders[0].evaluations] == [2, 4, 6]
-    last = tiny_session(start=centre)
-    assert recorders[0].evaluations[-1].loss == pytest.approx(loss_of_test(last))
+    assert [row.step for row in recorders[0].evaluations] == [2, 4, 6, 7]
+    assert recorders[0].evaluations[-1].loss == pytest.approx(loss_of_test(tiny_session(start=centre)))

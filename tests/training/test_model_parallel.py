@@ -66,20 +66,18 @@ def test_equals_the_undivided_network(layers, split, linear, ranks):
     check_journals(recorder, recorders)
 
 
-HYBRID = [Convolution("conv1", 5, 3, relu=True), *CONVOLUTIONAL[-6:]]
-
-
 @pytest.mark.parametrize("strategy", [synchronous, layerwise])
 @pytest.mark.parametrize(("exchange", "linear"), [("turns", "outputs"), ("slices", "inputs")])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_equals_the_undivided_network_in_passes(ranks, exchange, linear, strategy):
     """One weird trick's schemes (b) and (c); the masks of slices are drawn in another order."""
-    layers = HYBRID if exchange == "turns" else [layer for layer in HYBRID if not isinstance(layer, Dropout)]
+    layers = [Convolution("conv1", 5, 3, relu=True), *CONVOLUTIONAL[-6:]]
+    if exchange == "slices":
+        layers = [layer for layer in layers if not isinstance(layer, Dropout)]
     alone = by_one_rank(layers, SHAPE)
     mesh = Mesh(data=1, model=ranks, split="hybrid", linear=linear, exchange=exchange)
-    for mine, division in in_process(ranks, seed=7).run(
-        lambda comm: train_divided(comm, layers, SHAPE, mesh, strategy=strategy)
-    ):
+    train = partial(train_divided, layers=layers, shape=SHAPE, mesh=mesh, strategy=strategy)
+    for mine, division in in_process(ranks, seed=7).run(train):
         assert furthest(mine, division, alone) < TOLERANCE
 
 
@@ -133,16 +131,12 @@ def test_every_exchange_gives_the_same_gradient(layers, ranks, linear, exchange)
     np.testing.assert_allclose(steps, their_steps, rtol=1e-10)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_every_schedule_gives_the_same_bits(seed):
+def test_every_schedule_gives_the_same_bits():
     mesh = Mesh(data=2, model=3, split="space", linear="inputs")
-
-    def train(seed):
-        world = in_process(6, seed)
-        found = world.run(lambda comm: train_divided(comm, CONVOLUTIONAL, SHAPE, mesh, steps=2))
-        return [mine.replica.parameters for mine, _ in found]
-
-    assert all(np.array_equal(one, other) for one, other in zip(train(seed), train(100), strict=True))
+    train = partial(train_divided, layers=CONVOLUTIONAL, shape=SHAPE, mesh=mesh, steps=2)
+    every = [[mine.replica.parameters for mine, _ in in_process(6, seed).run(train)] for seed in range(3)]
+    for found in zip(*every, strict=True):
+        assert all(np.array_equal(found[0], other) for other in found[1:])
 
 
 def test_a_session_holds_only_its_parts():
@@ -159,51 +153,27 @@ def test_hosts_hold_whole_model_groups():
 
     async def program(comm):
         comm.memory.place = lambda _: np.array([comm.rank % 2, 0])
-        place = await placed(comm, 2)
-        return comm.rank % 2, place.group
+        return comm.rank % 2, (await placed(comm, 2)).group
 
-    pairs = in_process(4).run(program)
-    assert len({(host, group) for host, group in pairs}) == 2
+    assert len(set(in_process(4).run(program))) == 2
 
 
 IMAGE = (13, 7, 3)
 BATCH = 11
 
+FILTERS, FLAT = [Convolution("first", 5, 1)], Flatten("flatten")
+PADDED = LocallyConnected("local", 4, (4, 2), stride=(2, 1), padding=(1, 0))
 INSTANCES = [
     # splitter, split, layers before, the layer, variables of the formula
-    (splitters.convolution_by_filters, "model", [Convolution("first", 5, 1)], Convolution("conv", 6, 3), "H W C"),
-    (
-        splitters.convolution_by_rows,
-        "space",
-        [Convolution("first", 5, 1)],
-        Convolution("conv", 6, 5, padding=2),
-        "k W C",
-    ),
-    (
-        splitters.locally_connected_by_rows,
-        "model",
-        [LocallyConnected("first", 5, 1)],
-        LocallyConnected("local", 4, (4, 2), stride=(2, 1), padding=(1, 0)),
-        "h W C",
-    ),
-    (splitters.linear_by_outputs, "model", [Flatten("flatten"), Linear("first", 19)], Linear("fc", 9), "d"),
-    (
-        splitters.linear_by_outputs,
-        "hybrid",
-        [Convolution("first", 5, 1), Flatten("flatten")],
-        Linear("fc", 9),
-        "d",
-    ),
-    (splitters.linear_by_inputs, "space", [Convolution("first", 5, 1), Flatten("flatten")], Linear("fc", 17), "d"),
-    (splitters.pooling_by_rows, "space", [Convolution("first", 5, 1)], MaxPooling("pool", 3, stride=2), "h W C"),
-    (
-        splitters.pooling_by_rows,
-        "space",
-        [Convolution("first", 5, 1)],
-        AveragePooling("pool", 4, padding=1),
-        "h W C",
-    ),
-    (splitters.batch_norm_by_positions, "space", [Convolution("first", 5, 1)], BatchNorm("bn"), "C"),
+    (splitters.convolution_by_filters, "model", FILTERS, Convolution("conv", 6, 3), "H W C"),
+    (splitters.convolution_by_rows, "space", FILTERS, Convolution("conv", 6, 5, padding=2), "k W C"),
+    (splitters.locally_connected_by_rows, "model", [LocallyConnected("first", 5, 1)], PADDED, "h W C"),
+    (splitters.linear_by_outputs, "model", [FLAT, Linear("first", 19)], Linear("fc", 9), "d"),
+    (splitters.linear_by_outputs, "hybrid", [*FILTERS, FLAT], Linear("fc", 9), "d"),
+    (splitters.linear_by_inputs, "space", [*FILTERS, FLAT], Linear("fc", 17), "d"),
+    (splitters.pooling_by_rows, "space", FILTERS, MaxPooling("pool", 3, stride=2), "h W C"),
+    (splitters.pooling_by_rows, "space", FILTERS, AveragePooling("pool", 4, padding=1), "h W C"),
+    (splitters.batch_norm_by_positions, "space", FILTERS, BatchNorm("bn"), "C"),
 ]
 
 
@@ -211,9 +181,7 @@ INSTANCES = [
 @pytest.mark.parametrize(("splitter", "split", "before", "layer", "names"), INSTANCES)
 def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names, ranks):
     by = "inputs" if splitter is splitters.linear_by_inputs else "outputs"
-    world = in_process(ranks)
-    layers = [*before, layer]
-    shape = IMAGE
+    world, layers, shape = in_process(ranks), [*before, layer], IMAGE
     for one in before:
         shape = one.output(shape)
     values = variables(layer, shape, splitter, BATCH, ranks)
@@ -243,7 +211,6 @@ def test_counted_bytes_are_the_closed_form(splitter, split, before, layer, names
 
 
 PLAIN_LAYERS = [layer for layer in CONVOLUTIONAL if not isinstance(layer, Dropout)]
-EVERYTHING = {"density": 1.0}
 
 
 def compressed(name, scheme, settings, mesh, ranks, strategy=synchronous, **keys):
@@ -260,7 +227,7 @@ def test_a_compressor_that_sends_everything_changes_nothing(scheme, ranks, split
     mesh = Mesh(data=2, model=ranks // 2, split=split, linear=linear)
     alone = by_one_rank(PLAIN_LAYERS, SHAPE, steps=5)
     strategy = layerwise if ranks == 6 else synchronous
-    for mine, division in compressed("top_k", scheme, EVERYTHING, mesh, ranks, strategy, steps=5):
+    for mine, division in compressed("top_k", scheme, {"density": 1.0}, mesh, ranks, strategy, steps=5):
         assert furthest(mine, division, alone) < TOLERANCE
 
 
@@ -290,14 +257,6 @@ LINEAR = [Flatten("flatten"), Linear("fc1", 13, relu=True), Linear("fc2", 9, rel
 SMALL = (3, 5, 1)
 
 
-def undivided(replicas, layers, shape, strategy, **settings):
-    """Return the sessions and recorders of the same training by whole replicas."""
-    recorders = [Recorder(events=False) for _ in range(replicas)]
-    sessions = [session_of(layers, shape, recorder, **settings) for recorder in recorders]
-    in_process(replicas).run(lambda comm: strategy(comm, sessions[comm.rank]))
-    return sessions, recorders
-
-
 def divided(replicas, ranks, layers, shape, strategy, seed=0, mesh=None, **settings):
     """Return the sessions and divisions of all ranks, and their recorders."""
     mesh = mesh or Mesh(data=replicas, model=ranks)
@@ -311,9 +270,11 @@ def divided(replicas, ranks, layers, shape, strategy, seed=0, mesh=None, **setti
 
 
 def check(replicas, ranks, layers, shape, strategy, tolerance=TOLERANCE, mesh=None, **settings):
-    """Check parameters and evaluations, also those of an average and its distance, of divided replicas."""
+    """Check parameters and evaluations of divided replicas, also those of an average, against whole ones."""
     settings["evaluate_every"] = 0.5
-    alone, (expected, *_) = undivided(replicas, layers, shape, strategy, **settings)
+    expected = Recorder(events=False)
+    alone = [session_of(layers, shape, None if rank else expected, **settings) for rank in range(replicas)]
+    in_process(replicas).run(lambda comm: strategy(comm, alone[comm.rank]))
     found, recorders = divided(replicas, ranks, layers, shape, strategy, seed=ranks, mesh=mesh, **settings)
     for (mine, division), recorder in zip(found, recorders, strict=True):
         assert furthest(mine, division, alone[0]) < tolerance
@@ -331,6 +292,27 @@ def test_bsp_equals_undivided_workers(layers, shape, replicas, servers, dedicate
     """With all gradients and bound 0 the order of updates is fixed."""
     numbers = {"name": "ssp", "collect": "all", "bound": 0, "servers": servers, "dedicated": dedicated}
     check(replicas, ranks, layers, shape, chosen(replicas, numbers), steps=4)
+
+
+def test_averaging_equals_undivided_replicas():
+    """An evaluation between two averages tests the average, and records the replicas' distance from it."""
+    for layers, shape, split, ranks, optimizer_state in [
+        (LINEAR, SMALL, "model", 2, "kept"),
+        (LINEAR, SMALL, "model", 3, "averaged"),
+        (LOCAL, SHAPE, "space", 3, "reset"),
+        (LOCAL, SHAPE, "hybrid", 2, "averaged"),
+    ]:
+        strategy = partial(parameter_averaging, period=3, optimizer_state=optimizer_state)
+        mesh = Mesh(data=2, model=ranks, split=split)
+        check(2, ranks, layers, shape, strategy, mesh=mesh, steps=7)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("replicas", "servers", "layers", "shape"), [(1, 0, LOCAL, SHAPE), (3, 1, LINEAR, SMALL)])
+def test_sandblaster_equals_undivided_replicas(replicas, servers, layers, shape, ranks):
+    """Dot products are sums over the shards of all parts. The order of portions changes sums by rounding."""
+    strategy = partial(sandblaster, servers=servers, portions_per_worker=3, history=4)
+    check(replicas, ranks, layers, shape, strategy, tolerance=1e-8, steps=6, learning_rate=lambda _step: 1.0)
 
 
 SETTINGS = [
@@ -388,24 +370,3 @@ def test_parameters_and_gradients_go_to_their_holders_only():
         return mine.replica.parameters
 
     assert len(in_process(replicas * ranks, 3).run(program)) == replicas * ranks
-
-
-def test_averaging_equals_undivided_replicas():
-    """An evaluation between two averages tests the average, and records the replicas' distance from it."""
-    for layers, shape, split, ranks, optimizer_state in [
-        (LINEAR, SMALL, "model", 2, "kept"),
-        (LINEAR, SMALL, "model", 3, "averaged"),
-        (LOCAL, SHAPE, "space", 3, "reset"),
-        (LOCAL, SHAPE, "hybrid", 2, "averaged"),
-    ]:
-        strategy = partial(parameter_averaging, period=3, optimizer_state=optimizer_state)
-        mesh = Mesh(data=2, model=ranks, split=split)
-        check(2, ranks, layers, shape, strategy, mesh=mesh, steps=7)
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-@pytest.mark.parametrize(("replicas", "servers", "layers", "shape"), [(1, 0, LOCAL, SHAPE), (3, 1, LINEAR, SMALL)])
-def test_sandblaster_equals_undivided_replicas(replicas, servers, layers, shape, ranks):
-    """Dot products are sums over the shards of all parts. The order of portions changes sums by rounding."""
-    strategy = partial(sandblaster, servers=servers, portions_per_worker=3, history=4)
-    check(replicas, ranks, layers, shape, strategy, tolerance=1e-8, steps=6, learning_rate=lambda _step: 1.0)

@@ -11,7 +11,7 @@ from contract.training import GLOBAL_BATCH, SEED, session
 
 from hpcdl import registry
 from hpcdl.cases.keys.step_spec import partition
-from hpcdl.data.parts.sharding import Shares
+from hpcdl.data.parts.sharding import EQUAL, Shares
 from hpcdl.fabric.network import NETWORKS, Link
 from hpcdl.fabric.virtual.clocks import in_process, simulated
 from hpcdl.nn.backend import backend
@@ -98,22 +98,33 @@ BATCH = 42
 """Not divisible by 4 or 5."""
 
 
-def check(network, ranks, stages, **settings):
-    expected, _ = undivided(network, ranks // stages, BATCH)
-    found, recorders = train(network, ranks, stages, steps=STEPS, global_batch=BATCH, **settings)
-    for parameters, _ in found:
-        np.testing.assert_allclose(parameters, expected, rtol=0, atol=TOLERANCE)
-    return recorders
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
-    ("ranks", "stages", "microbatches"),
-    [(1, 1, 4), (2, 2, 4), (2, 2, 1), (3, 3, 5), (4, 4, 3), (4, 4, 7), (4, 2, 3), (6, 3, 4), (9, 9, 2)],
+    ("network", "ranks", "stages", "microbatches", "shares"),
+    [
+        *((plain, *sizes, EQUAL) for sizes in ((1, 1, 4), (2, 2, 4), (2, 2, 1), (3, 3, 5), (4, 4, 3), (4, 4, 7))),
+        *((plain, *sizes, EQUAL) for sizes in ((4, 2, 3), (6, 3, 5), (9, 9, 2))),
+        (lenet5, 4, 2, 4, Shares(weights=(3, 1))),
+    ],
 )
-def test_training_equals_that_of_the_undivided_network(ranks, stages, microbatches, schedule):
-    """With dropout, and with auxiliary classifiers in several stages."""
-    check(plain, ranks, stages, microbatches=microbatches, schedule=schedule)
+def test_training_equals_that_of_the_undivided_network(network, ranks, stages, microbatches, shares, schedule):
+    """With dropout, and with auxiliary classifiers in several stages. Journals, too: the last stage counts its images."""
+    expected, theirs = undivided(network, ranks // stages, BATCH)
+    keys = {"steps": STEPS, "global_batch": BATCH, "shares": shares}
+    found, recorders = train(network, ranks, stages, microbatches=microbatches, schedule=schedule, **keys)
+    for parameters, _ in found:
+        np.testing.assert_allclose(parameters, expected, rtol=0, atol=TOLERANCE)
+    others = [row for rank, one in enumerate(recorders) if (rank + 1) % stages for row in one.steps]
+    assert {row.images for row in others} <= {0}
+    if shares is not EQUAL:
+        return
+    for recorder in recorders:
+        (seen,), (wanted,) = recorder.evaluations, theirs[0].evaluations
+        assert (seen.accuracy, seen.loss) == (wanted.accuracy, pytest.approx(wanted.loss, rel=1e-12))
+    for one, last in zip(theirs, recorders[stages - 1 :: stages], strict=True):
+        for row, mine in zip(one.steps, last.steps, strict=True):
+            assert (mine.images, mine.correct) == (row.images, row.correct)
+            assert mine.loss == pytest.approx(row.loss, rel=1e-12)
 
 
 def test_every_interleaving_gives_the_same_bits():
@@ -123,26 +134,6 @@ def test_every_interleaving_gives_the_same_bits():
         for seed in range(1, 7):
             for other, _ in train(plain, 6, 3, seed=seed, **keys)[0]:
                 assert np.array_equal(other, first)
-
-
-def test_shares_of_pipelines_may_be_unequal():
-    check(lenet5, 4, 2, shares=Shares(weights=(3, 1)))
-
-
-def test_the_journals_are_those_of_the_undivided_network():
-    """The last stage of a pipeline counts its images; losses of all auxiliary classifiers are in its loss."""
-    _, theirs = undivided(plain, 2, BATCH)
-    recorders = check(plain, 6, 3, microbatches=5)
-    for expected, last in zip(theirs, recorders[2::3], strict=True):
-        for one, other in zip(expected.steps, last.steps, strict=True):
-            assert (one.images, one.correct) == (other.images, other.correct)
-            assert one.loss == pytest.approx(other.loss, rel=1e-12)
-    for recorder in recorders:
-        (seen,), (expected,) = recorder.evaluations, theirs[0].evaluations
-        assert seen[4] == expected[4]
-        assert seen[3] == pytest.approx(expected[3], rel=1e-12)
-    others = [row for rank, one in enumerate(recorders) if rank % 3 != 2 for row in one.steps]
-    assert {row.images for row in others} == {0}
 
 
 def test_batch_normalisation_sees_microbatches():
@@ -234,11 +225,6 @@ def test_activations_in_flight_take_the_memory_that_the_schedules_differ_in(monk
     assert peaks["gpipe"] > 2 * peaks["1f1b"]
 
 
-def costs(times, volumes, cut):
-    """Return the longest stage, and the volume between stages."""
-    return max(sum(times[part]) for part in cut), sum(volumes[part.stop - 1] for part in cut[:-1])
-
-
 def test_the_partition_is_that_of_brute_force():
     """The least longest stage; among equals the least volume between stages. Whole numbers: sums are exact."""
     for seed in range(20):
@@ -246,18 +232,19 @@ def test_the_partition_is_that_of_brute_force():
         layers = int(rng.integers(1, 10))
         times = rng.integers(0, 6, layers).tolist()
         volumes = rng.integers(0, 50, layers).tolist()
+
+        def costs(cut, times=times, volumes=volumes):
+            return max(sum(times[part]) for part in cut), sum(volumes[part.stop - 1] for part in cut[:-1])
+
         for parts in range(1, layers + 1):
             inner = itertools.combinations(range(1, layers), parts - 1)
             every = [[slice(*pair) for pair in itertools.pairwise((0, *cuts, layers))] for cuts in inner]
             found = partition(times, parts, volumes)
             assert list(found) in every
-            assert costs(times, volumes, found) == min(costs(times, volumes, cut) for cut in every)
-
-
-def test_impossible_numbers_of_stages_are_refused():
-    for parts in [0, 4]:
-        with pytest.raises(ValueError, match=f"3 layers make 1 to 3 stages, not {parts}"):
-            partition([1.0] * 3, parts, [1.0] * 3)
+            assert costs(found) == min(map(costs, every))
+        for parts in (0, layers + 1):
+            with pytest.raises(ValueError, match=f"{layers} layers make 1 to {layers} stages, not {parts}"):
+                partition(times, parts, volumes)
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

@@ -42,23 +42,18 @@ def test_evaluations_are_due_every_so_many_epochs_and_at_the_end():
         assert [step for step in range(1, steps + 1) if mine.evaluation.due(step)] == expected
 
 
-def normalizing(rank):
-    """Return a network whose running statistics depend on the rank, and whose parameters do not."""
-    replica = normalised()
-    replica.state += rank
-    return replica
-
-
 @pytest.mark.parametrize("independent", [False, True])
 def test_running_statistics_are_averaged_unless_replicas_are_independent(independent):
+    start = normalised().state.copy()
+
     async def program(comm):
-        mine = session("none", "float64", replica=normalizing(comm.rank), independent=independent)
+        mine = session("none", "float64", replica=normalised(), independent=independent)
+        mine.replica.state += comm.rank
         await mine.evaluation.test(comm, 1)
         return mine.replica.state
 
-    states = in_process(3).run(program)
-    for rank, state in enumerate(states):
-        np.testing.assert_allclose(state, normalizing(rank if independent else 1).state)
+    for rank, state in enumerate(in_process(3).run(program)):
+        np.testing.assert_allclose(state, start + (rank if independent else 1))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 7, 400])
@@ -104,17 +99,6 @@ def test_evaluation_needs_no_more_memory_than_training(global_batch, ranks, monk
 
 
 @pytest.mark.parametrize(
-    ("target", "stop", "expected"), [(0.0, True, True), (0.0, False, False), (1.0, True, False)]
-)
-def test_evaluation_returns_the_same_decision_to_stop_on_all_ranks(target, stop, expected):
-    async def program(comm):
-        mine = session("none", "float32", target_accuracy=target, stop_at_target=stop)
-        return await mine.evaluation.test(comm, 1)
-
-    assert in_process(3).run(program) == [expected] * 3
-
-
-@pytest.mark.parametrize(
     ("name", "settings", "vectors"),
     [
         ("parameter_averaging", {}, [0, 0, 0]),
@@ -153,11 +137,15 @@ def test_a_corrupt_message_names_its_sender(name, settings, monkeypatch):
 
 @pytest.mark.parametrize("name", registry.names("training"))
 def test_a_strategy_stops_at_the_target_as_its_traits_declare(name):
-    strategy = registry.find("training", name)
-    recorders = [Recorder(events=False) for _ in range(3)]
-    keys = {"steps": 12, "evaluate_every": 1.0, "target_accuracy": 0.0, "stop_at_target": True}
-    in_process(3).run(lambda comm: strategy(comm, tiny_session(recorders[comm.rank], **keys)))
-    assert (len(recorders[0].evaluations) == 1) == registry.traits("training", name, Strategy).stops_at_target
+    """If it is reached, and if the case is to stop there."""
+    strategy, stops = registry.find("training", name), registry.traits("training", name, Strategy).stops_at_target
+    for target, stop in ((0.0, True), (0.0, False), (1.0, True)):
+        recorders = [Recorder(events=False) for _ in range(3)]
+        keys = {"steps": 12, "evaluate_every": 1.0, "target_accuracy": target, "stop_at_target": stop}
+        in_process(3).run(
+            lambda comm, recorders=recorders, keys=keys: strategy(comm, tiny_session(recorders[comm.rank], **keys))
+        )
+        assert (len(recorders[0].evaluations) == 1) == (stops and stop and target == 0)
 
 
 def new_journal(*readings, **options):
@@ -188,13 +176,11 @@ def test_a_step_is_the_difference_of_two_readings():
 
 def test_evaluations_count_only_the_time_of_steps():
     recorder, journal = new_journal(*(Counters(seconds * 10**9, 0, 0, 0, 0) for seconds in (0, 1, 8, 10)))
-    with journal.step():
-        pass
-    journal.evaluation(0.5, 2.0, 0.25, 120)
-    with journal.step():
-        pass
-    journal.evaluation(1.0, 1.0, 0.75, 240)
     rows = (1, 0.5, 1.0, 2.0, 0.25, 120), (2, 1.0, 3.0, 1.0, 0.75, 240)
+    for _, epoch, _, loss, accuracy, samples in rows:
+        with journal.step():
+            pass
+        journal.evaluation(epoch, loss, accuracy, samples)
     assert recorder.evaluations == [Evaluation(*row) for row in rows]
 
 
@@ -256,12 +242,12 @@ def test_snapshots_of_servers_are_joined():
     assert all(np.isnan(row.consensus) for row in rows)
 
 
-def test_replicas_are_averaged_and_their_distance_is_recorded():
+def test_snapshots_of_replicas_are_averaged_and_their_distance_is_recorded():
     """The distance of (2, 0, ...) and (0, 0, ...) from (1, 0, ...) is 1."""
-    last, rows = evaluated([[(10, 3, [2, 0, 0, 0, 0], 0)], [(30, 3, [0] * 5, 0)]], "average")
+    last, (row,) = evaluated([[(10, 3, [2, 0, 0, 0, 0], 0)], [(30, 3, [0] * 5, 0)]], "average")
     assert last.tolist() == [1, 0, 0, 0, 0]
-    assert [(row.step, row.consensus, row.loss) for row in rows] == [(3, 1, pytest.approx(loss_of(last)))]
-    assert rows[0].training_seconds == pytest.approx(30e-9)
+    assert (row.step, row.consensus, row.loss) == (3, 1, pytest.approx(loss_of(last)))
+    assert row.training_seconds == pytest.approx(30e-9)
 
 
 def normalised_session(recorder=None, **settings):
@@ -272,14 +258,13 @@ def normalised_session(recorder=None, **settings):
 
 def test_running_statistics_are_the_mean_over_the_workers():
     """Dedicated servers see no images; all ranks end with the workers' mean."""
-    sessions = []
+    states = []
     for ranks, dedicated in [(2, False), (3, True)]:
-        mine = [normalised_session() for _ in range(ranks)]
+        sessions = [normalised_session() for _ in range(ranks)]
         program = partial(ssp, collect="all", bound=0, dedicated=dedicated)
-        in_process(ranks).run(lambda comm, mine=mine, program=program: program(comm, mine[comm.rank]))
-        sessions += mine
-    for one in sessions:
-        np.testing.assert_allclose(one.replica.state, sessions[0].replica.state, rtol=1e-12)
+        in_process(ranks).run(lambda comm, sessions=sessions, program=program: program(comm, sessions[comm.rank]))
+        states += [one.replica.state for one in sessions]
+    np.testing.assert_allclose(states, [states[0]] * 5, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,6 @@ def test_bad_settings_are_refused_in_one_line():
         with pytest.raises(ValueError, match=f"^{re.escape(message)}") as error:
             chosen(4, {"name": name, **settings})
         assert "\n" not in str(error.value)
-
-
-def test_one_rank_cannot_be_dedicated():
     for name in ("elastic_averaging", "asynchronous"):
         with pytest.raises(ValueError, match="dedicated"):
             chosen(1, {"name": name, "dedicated": True})

@@ -103,39 +103,15 @@ def backward_and_exchanges(bucket_bytes):
     return done[0], [(task, begin) for task, label, begin, *_ in events[0] if label == "send"]
 
 
-def test_without_buckets_the_exchange_follows_backward():
-    done, exchanges = backward_and_exchanges(None)
-    assert [task for task, _ in exchanges] == [0, 0]
-    assert all(begin >= done for _, begin in exchanges)
-
-
-def test_a_bucket_is_sent_as_soon_as_it_is_complete():
+def test_a_bucket_is_sent_as_soon_as_it_is_complete_and_without_buckets_all_after_backward():
     """Each stage of backward takes 0.1 s: fc2, fc1, ..., conv1."""
     done, exchanges = backward_and_exchanges(TWO_BUCKETS)
     early = [(task, round((done - begin) / 1e8)) for task, begin in exchanges if begin < done]
     assert {task for task, _ in early} == {1}
     assert early[0] == (1, 5)  # when fc1 is done, flatten, pool2, conv2, pool1 and conv1 are left
     assert [task for task, begin in exchanges if begin >= done] == [0, 0]
-
-
-@pytest.mark.parametrize(("bucket_bytes", "buckets"), [(None, 1), (TWO_BUCKETS, 2), (100_000, 6), (10**9, 1)])
-def test_buckets_together_are_the_gradient(bucket_bytes, buckets):
-    """The number of messages is that of the buckets; the bytes are those of the gradient."""
-    world = in_process(2)
-
-    async def program(comm):
-        mine = session("parameter_server", "float32", steps=1, dataset=training.digits())
-        await synchronous(comm, mine, bucket_bytes=bucket_bytes)
-        return mine.replica.gradients.nbytes
-
-    size = world.run(program)[0]
-    assert world.messages == [buckets, buckets]
-    assert world.bytes == [size, size]
-
-
-def spans(*sizes):
-    ends = np.cumsum([0, *sizes]).tolist()
-    return [slice(begin, end) for begin, end in pairwise(ends)]
+    done, exchanges = backward_and_exchanges(None)
+    assert [(task, begin >= done) for task, begin in exchanges] == [(0, True)] * 2
 
 
 @pytest.mark.parametrize(
@@ -143,7 +119,9 @@ def spans(*sizes):
 )
 @pytest.mark.parametrize("smallest", [1, 4, 10, 1000])
 def test_slices_cover_the_vector_from_its_end_to_its_start(sizes, smallest):
-    found = buckets(spans(*sizes), smallest)
+    """Those of stages without a gap; no slice is empty."""
+    spans = [slice(begin, end) for begin, end in pairwise(np.cumsum([0, *sizes]).tolist())]
+    found = buckets(spans, smallest)
     end = sum(sizes)
     for piece in found:
         assert piece.start < piece.stop == end
@@ -152,30 +130,21 @@ def test_slices_cover_the_vector_from_its_end_to_its_start(sizes, smallest):
     lengths = [piece.stop - piece.start for piece in found]
     assert all(length < 2 * smallest for length in lengths)
     assert all(smallest <= length for length in lengths[:-1])
-
-
-def test_stages_with_a_gap_and_slices_without_elements_are_refused():
-    with pytest.raises(ValueError, match="one ends at 3, the next begins at 4"):
-        buckets([slice(0, 3), slice(4, 5)], 2)
+    with pytest.raises(ValueError, match=f"one ends at {sum(sizes)}, the next begins at {sum(sizes) + 1}"):
+        buckets([slice(0, sum(sizes)), slice(sum(sizes) + 1, sum(sizes) + 2)], smallest)
     with pytest.raises(ValueError, match="smallest = 0"):
-        buckets(spans(3), 0)
+        buckets(spans, 0)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 17])
 @pytest.mark.parametrize(("alpha", "beta"), [(100e-6, 1 / 25e6), (2e-6, 1 / 10e9)])
 def test_the_latency_of_a_ring_is_the_given_share_of_its_transfer(ranks, alpha, beta):
+    """No network has thousands of buckets."""
     size = bucket_bytes(alpha, beta, ranks, latency=0.05)
     share = (2 * (ranks - 1) * alpha) / (2 * size * (ranks - 1) / ranks * beta)
     assert share == pytest.approx(0.05, rel=1e-3)
-
-
-def test_no_network_has_thousands_of_buckets():
-    for alpha, beta in [(0, 1e-9), (1, 1)]:
-        assert bucket_bytes(alpha, beta, 4) == MIN_FITTED
-
-
-def test_impossible_alpha_beta_and_ranks_are_refused():
-    for wrong in ((-1, 1e-9, 4), (1e-6, 0, 4), (1e-6, 1e-9, 0)):
+    assert bucket_bytes(0, beta, ranks) == bucket_bytes(1, 1, ranks) == MIN_FITTED
+    for wrong in ((-alpha, beta, ranks), (alpha, 0, ranks), (alpha, beta, 0)):
         with pytest.raises(ValueError, match="alpha must be at least 0, the others more than 0"):
             bucket_bytes(*wrong)
 
@@ -219,53 +188,38 @@ def test_priority_of_the_first_layers_shortens_a_step(model, network, images):
     assert whole < seconds("synchronous")
 
 
-class Overflow:
-    """A loss scale with which the gradients of one layer overflow at some steps, as in float16."""
-
-    def __init__(self, replica, stage, steps, first):
-        self.scales = []
-        self._stage, self._steps = stage, steps
-        self._backward = stage.backward
-        self.replica = replica
-        stage.backward = self.backward
-        self.optimizer = LossScaling(SGD(momentum=0.9), replica, scale=first, growth_interval=2)
-
-    def backward(self, dy, *, first):
-        self.scales.append(self.replica.loss_scale)
-        dx = self._backward(dy, first=first)
-        if len(self.scales) - 1 in self._steps:
-            self.replica.gradients[self._stage.span] = np.inf
-        return dx
-
-
-def scaled(strategy, overflows, first=2.0**20):
-    """Return the parameters and each step's scale; the gradient of conv2 overflows at the given steps."""
+def scaled(strategy, overflows):
+    """Return the parameters, each step's scale and the span of conv2, whose gradient overflows at the given steps."""
 
     async def program(comm):
-        mine = session("ring", "float64", optimizer=SGD(), steps=6)
-        stages = {stage.name: stage for stage in mine.replica.stages}
-        overflow = Overflow(mine.replica, stages["conv2"], overflows, first)
-        mine = session("ring", "float64", optimizer=overflow.optimizer, replica=mine.replica, steps=6)
-        await strategy(comm, mine)
-        return mine.replica.parameters, overflow.scales, stages["conv2"].span
+        replica, scales = session("ring", "float64").replica, []
+        (conv2,) = (stage for stage in replica.stages if stage.name == "conv2")
+        original = conv2.backward
+
+        def backward(dy, *, first):
+            dx = original(dy, first=first)
+            if len(scales) in overflows:
+                replica.gradients[conv2.span] = np.inf
+            scales.append(replica.loss_scale)
+            return dx
+
+        conv2.backward = backward
+        optimizer = LossScaling(SGD(momentum=0.9), replica, scale=2.0**20, growth_interval=2)
+        await strategy(comm, session("ring", "float64", optimizer=optimizer, replica=replica, steps=6))
+        return replica.parameters, scales, conv2.span
 
     return in_process(2).run(program)[0]
 
 
-def test_with_a_loss_scale_it_equals_synchronous_training():
-    """The scale doubles after every two steps, for all layers at once."""
-    found, scales, _ = scaled(layerwise, [])
-    expected, wanted, _ = scaled(synchronous, [])
-    assert scales == wanted == [2.0 ** (20 + step // 2) for step in range(6)]
-    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-
-
-def test_an_overflow_halves_the_scale_once_and_skips_only_its_layer():
-    found, scales, conv2 = scaled(layerwise, [0])
-    _, wanted, _ = scaled(synchronous, [0])
-    assert scales == wanted == [2.0 ** (20 + power) for power in (0, -1, -1, 0, 0, 1)]
-    assert np.isfinite(found).all()
+def test_with_a_loss_scale_it_equals_synchronous_training_but_an_overflow_skips_only_its_layer():
+    """The scale doubles after every two steps, for all layers at once, and is halved once."""
+    for overflows, powers in (([], (0, 0, 1, 1, 2, 2)), ([0], (0, -1, -1, 0, 0, 1))):
+        found, scales, _ = scaled(layerwise, overflows)
+        expected, wanted, _ = scaled(synchronous, overflows)
+        assert scales == wanted == [2.0 ** (20 + power) for power in powers]
+        assert np.isfinite(found).all()
+        assert overflows or found == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    after_all, _, conv2 = scaled(layerwise, range(6))
     start = session("ring", "float64").replica.parameters
-    after_one, _, _ = scaled(layerwise, range(6))
-    assert np.array_equal(after_one[conv2], start[conv2])
-    assert not np.array_equal(after_one, start)
+    assert np.array_equal(after_all[conv2], start[conv2])
+    assert not np.array_equal(after_all, start)
