@@ -61,12 +61,12 @@ def test_pages_are_those_of_the_registry_and_decide(make):
 def test_all_are_measured_within_a_working_day_and_each_in_two_looks_of_half_an_hour():
     """By the minutes that they took; two of the simulated ones run at once, and peers are measured apart.
 
-    Two took longer than the registry's 35 minutes on two cores, on a processor that trains at half the speed.
+    Three took longer than the registry's 35 minutes on two cores, on slower processors or beside other work.
     """
     made = json.loads((ROOT / "reports/data/made.json").read_text())
     known = [report for report in REPORTS if "needs" not in report and report["name"] in made]
     minutes = {report["name"]: made[report["name"]]["minutes"] for report in known}
-    assert {name for name, taken in minutes.items() if taken > 70} == {"fewer-bits", "staleness"}
+    assert {name for name, taken in minutes.items() if taken > 70} == {"fewer-bits", "one-node", "staleness"}
     assert sum(minutes[report["name"]] / (2 if report.get("simulated") else 1) for report in known) <= 480
 
 

@@ -302,8 +302,10 @@ class Names:
             if field == "training" and (len(schemes) > 1 or (overlaps and self._has_several_schemes)):
                 words.append(scheme_name(case))
                 words.sort(key=lambda word: word.endswith("backward"))  # "ring, one sum after backward"
-        alone = scheme_name(case) or self._brief["training"].get(texts[0], "")
-        return ", ".join(filter(None, words)) or alone
+        words = [*filter(None, words)]
+        if all(word.startswith("rate ") for word in words):
+            words.insert(0, scheme_name(case) or self._brief["training"].get(texts[0], ""))
+        return ", ".join(words)
 
     @property
     def common(self) -> dict[str, str]:

@@ -373,7 +373,7 @@ def _percent(share: float | None) -> str:
 
 def _task(methods: Sequence[Method]) -> str:
     record = methods[0].record
-    return ", ".join(filter(None, (record.model, record.dataset, record.network)))
+    return ", ".join(filter(None, (record.model, str(record.dataset).partition("(")[0], record.network)))
 
 
 def over(cost: Cost, findings: Findings) -> list[Lines]:
