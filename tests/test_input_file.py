@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from suite.conftest import CASES, text_of
 
 from hpcdl import suite
 from hpcdl.commands.parts.options import read_accepted
@@ -20,38 +21,23 @@ from hpcdl.trace.recorder import TraceError
 from hpcdl.trace.schema import read as trace
 
 TEXTS = {
-    "suite": (
-        '[suite]\nname = "s"\n[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 64\n',
-        lambda path: suite.load(path).name,
-        "s",
+    text_of(CASES["collective"]): lambda path: suite.load(path).name,
+    '[network]\nname = "s"\nranks_per_host = "all"\ngamma = 0\n': lambda path: network(path).network.name,
+    "name,parameters,activations,forward_flop,backward_flop\ns,3,1,2,4\n": lambda path: read_table(path)[0].name,
+    '[[accept]]\ncase = "s"\nreason = "r"\nexpires = 2027-01-31\nchange = "10%"\n': (
+        lambda path: read_accepted(path)[0].case
     ),
-    "network": (
-        '[network]\nname = "n"\nranks_per_host = "all"\ngamma = 0\n',
-        lambda path: network(path).network.name,
-        "n",
-    ),
-    "table": (
-        "name,parameters,activations,forward_flop,backward_flop\nfc,3,1,2,4\n",
-        lambda path: read_table(path)[0].name,
-        "fc",
-    ),
-    "accept": (
-        '[[accept]]\ncase = "c"\nreason = "r"\nexpires = 2027-01-31\nchange = "10%"\n',
-        lambda path: read_accepted(path)[0].case,
-        "c",
-    ),
-    "site": ('partition = "p"\n', lambda path: site_profile(path).partition, "p"),
+    'partition = "s"\n': lambda path: site_profile(path).partition,
 }
-"""Text, reader and a value that it returns, by kind of file."""
+"""Texts of kinds of files, and readers that find a name, "s"."""
 
 
-@pytest.mark.parametrize("kind", TEXTS)
-def test_a_text_may_have_a_byte_order_mark_and_is_in_utf_8(kind, tmp_path):
-    text, read, value = TEXTS[kind]
+@pytest.mark.parametrize(("text", "read"), TEXTS.items(), ids=["suite", "network", "table", "accept", "site"])
+def test_a_text_may_have_a_byte_order_mark_and_is_in_utf_8(text, read, tmp_path):
     path = tmp_path / "file"
     for encoding in ("utf-8", "utf-8-sig"):
         path.write_text(text.replace("\n", "\r\n"), encoding=encoding)
-        assert read(path) == value
+        assert read(path) == "s"
     path.write_text(text, encoding="utf-16")
     with pytest.raises((ValueError, suite.UsageError), match=r"file.*not UTF-8 text \(UTF-16\); save it as"):
         read(path)
@@ -67,28 +53,19 @@ READERS = {
 }
 
 
-@pytest.fixture
-def fifo(tmp_path):
-    path = tmp_path / "a.fifo.gz"
-    os.mkfifo(path)
-    return path
-
-
 @pytest.mark.parametrize("reader", READERS)
-def test_a_fifo_and_a_device_are_refused(fifo, reader):
+def test_a_fifo_and_a_device_are_refused(tmp_path, reader):
+    os.mkfifo(fifo := tmp_path / "a.fifo.gz")
     read, error = READERS[reader]
     for path in (fifo, Path("/dev/zero")):
         with pytest.raises(error, match=rf"{path}: .*not a regular file"):
             read(path)
 
 
-def test_a_run_folder_with_a_fifo_is_refused(tmp_path):
+def test_a_run_folder_with_a_fifo_and_a_loop_of_links_are_refused(tmp_path, refused):
     os.mkfifo(tmp_path / "run.h5")
     with pytest.raises(TraceError, match=r"run\.h5: not a regular file"):
         trace(tmp_path)
-
-
-def test_a_loop_of_links_is_refused(tmp_path, refused):
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     assert refused("compare", loop, "--with", loop)

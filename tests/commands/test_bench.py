@@ -48,17 +48,18 @@ def test_schemes_share_a_line_and_a_run_can_be_resumed(either):
     assert [(case["aggregation"], case["message_bytes"]) for case in cases] == in_order
 
 
-def record(aggregation="ring", ms=1.0, low=None, high=None, **fields):
+def record(scheme, size, ms, low=None, high=None, **fields):
     times = {"time_p50_seconds": ms / 1e3, "time_p50_low_seconds": low and low / 1e3}
     times |= {"time_p50_high_seconds": high and high / 1e3, "launch_seconds": [ms / 1e3]}
-    return Record(aggregation=aggregation, message_bytes=1 << 27, launches=1, **times, **fields)
+    times["busbw_bytes_per_second"] = size / ms * 1e3
+    return Record(aggregation=scheme, message_bytes=size, launches=1, **times, **fields)
 
 
 def test_a_line_has_flags_and_quotients():
     disturbed = {"disturbed": "other processes", "oversubscribed": True, "correct": False}
-    first = record("native", 2.0, 1.9, 2.1)
-    others = [record("ring", 1.0, 0.95, 1.05, **disturbed), record("tree", 4.0, 0.1, 9.0), record("bruck", 0.001)]
-    assert wide_row([first, *others, None]) == [
+    schemes = {"native": (2.0, 1.9, 2.1), "ring": (1.0, 0.95, 1.05), "tree": (4.0, 0.1, 9.0), "bruck": (0.001,)}
+    row = [record(name, 1 << 27, *ms, **(disturbed if name == "ring" else {})) for name, ms in schemes.items()]
+    assert wide_row([*row, None]) == [
         *("134217728", "2000.0", "1000.0DSW", "4000.0", "1.00", "-"),
         *("2.00", "0.50", "2000", "-"),
     ]
@@ -100,36 +101,25 @@ def test_delays_show_the_late_rank_also_if_it_is_the_first(hpcdl):
     assert float(first) > float(last)
 
 
-def measured(scheme, size, ms, **fields):
-    times = {"time_p50_seconds": ms / 1e3, "busbw_bytes_per_second": size / ms * 1e3}
-    return Record(aggregation=scheme, message_bytes=size, launches=1, **times, **fields)
-
-
 def test_the_last_line_names_the_fastest_scheme_by_size():
     """A lead below 10 % is none; a size that lacks a scheme has no fastest one."""
     times = {8: (1.0, 2.0), 64: (1.0, 1.2), 512: (1.0, 1.05), 4096: (3.0, 1.0)}
-    records = [
-        measured(*case)
-        for size, pair in times.items()
-        for case in (("native", size, pair[0]), ("ring", size, pair[1]))
-    ]
+    schemes = ("native", "ring")
+    records = [record(name, size, times[size][name == "ring"]) for size in times for name in schemes]
     begin = "Fastest in this launch, by 10 % or more: native from 8 B to 64 B, no scheme at 512 B"
     assert fastest(["native", "ring"], records) == f"{begin} and ring at 4 KiB."
     assert fastest(["native", "ring"], records[:-1]).endswith("and no scheme from 512 B to 4 KiB.")
-    alternate = [
-        measured(name, 4 << size, 1.0 + (size % 2 != (name == "ring")))
-        for size in range(6)
-        for name in ("native", "ring")
-    ]
+    turns = [(size, name, 1.0 + (size % 2 != (name == "ring"))) for size in range(6) for name in schemes]
+    alternate = [record(name, 4 << size, ms) for size, name, ms in turns]
     assert fastest(["native", "ring"], alternate).endswith(": native at 3 of 6 sizes and ring at 3 of 6 sizes.")
     alone = "ring takes 1.00 ms for 8 B, and reaches a bus bandwidth of 512 kB/s at 1 KiB."
-    assert fastest(["ring"], [measured("ring", 8, 1.0), measured("ring", 1024, 2.0)]) == alone
+    assert fastest(["ring"], [record("ring", 8, 1.0), record("ring", 1024, 2.0)]) == alone
 
 
 def test_the_number_of_disturbed_times_stands_once(tmp_path, capsys):
     table = BenchTable(["ring"])
     cause = "other processes took 2.00 cores from rank 0 (limit 0.05; 3 involuntary context switches/s, load 2.0)"
-    table._records += [measured("ring", size, 1.0, disturbed=cause if size > 8 else None) for size in (8, 64, 512)]
+    table._records += [record("ring", size, 1.0, disturbed=cause if size > 8 else None) for size in (8, 64, 512)]
     table.end()
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "# 2 of 3 times are disturbed: other processes took 2.00 cores from rank 0.",

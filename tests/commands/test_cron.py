@@ -48,21 +48,13 @@ def test_history_is_mailed_if_it_is_not_fine(cron, tmp_path):
     assert "hpcdl_history_exit_code 3" in (tmp_path / "hpcdl.prom").read_text()
 
 
-@pytest.mark.parametrize(
-    ("document", "script"),
-    [("slurm/README.md", "nightly.sbatch"), ("hpcdl/docs/cluster.md", "interconnect.sbatch")],
-)
-def test_the_nightly_job_finds_hpcdl(cron, tmp_path, document, script):
-    (tmp_path / "interconnect").mkdir()
-    (tmp_path / "hpcdl").symlink_to(BIN.parent)
-    cron(line(document, "sbatch"))
-    given, found = (tmp_path / "sbatch.txt").read_text().splitlines()
-    assert given == script
-    assert Path(found).resolve() == (BIN / "hpcdl").resolve()
-
-
-def test_the_page_on_clusters_has_a_line_that_mails(cron, tmp_path):
+def test_the_nightly_job_finds_hpcdl_and_the_page_on_clusters_has_a_line_that_mails(cron, tmp_path):
     (tmp_path / "interconnect/runs").mkdir(parents=True)
     (tmp_path / "hpcdl").symlink_to(BIN.parent)
+    for document, script in (("slurm/README.md", "nightly"), ("hpcdl/docs/cluster.md", "interconnect")):
+        cron(line(document, "sbatch"))
+        given, found = (tmp_path / "sbatch.txt").read_text().splitlines()
+        assert given == f"{script}.sbatch"
+        assert Path(found).resolve() == (BIN / "hpcdl").resolve()
     cron(line("hpcdl/docs/cluster.md", "history"))
     assert "NO RUNS: the folder runs has no run." in (tmp_path / "mail.txt").read_text()

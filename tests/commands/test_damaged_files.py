@@ -29,7 +29,6 @@ alpha = 1e-5
 beta = 1e-9
 """,
     "accept": '[[accept]]\ncase = "*"\nreason = "known"\nexpires = 2027-01-31\n',
-    "suite": '[suite]\nname = "s"\n[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 2\nmessage_bytes = 64\n',
 }
 KINDS = ["run.h5", "run.h5 resealed", "part", "records", "records changed", "series", "series resealed", *TEXTS]
 
@@ -49,11 +48,6 @@ def damaged(content, chance):
         case 3:
             del content[begin:]
     return bytes(content)
-
-
-def reseal_series(file, body):
-    head = series_file._head(verified_checksum(file.with_name("run.h5")), body, SCHEMA)
-    file.write_text(f"{head}\n{body}", encoding="ascii")
 
 
 def changed_json(text, chance):
@@ -76,18 +70,18 @@ def harm(kind, folder, chance):
     name = kind.split()[0]
     file = folder / FILES.get(name, f"{name}.toml")
     if kind == "series resealed":
-        reseal_series(file, changed_json(file.read_text().partition("\n")[2], chance))
-        return
-    if kind == "records changed":
+        body = changed_json(file.read_text().partition("\n")[2], chance)
+        head = series_file._head(verified_checksum(file.with_name("run.h5")), body, SCHEMA)
+        file.write_text(f"{head}\n{body}", encoding="ascii")
+    elif kind == "records changed":
         file.write_bytes(lzma.compress(changed_json(lzma.decompress(file.read_bytes()), chance).encode()))
-        return
-    if kind == "run.h5 resealed":
+    elif kind == "run.h5 resealed":
         content = bytearray(file.read_bytes())
         content[chance.randrange(SIZE, len(content))] ^= 1 << chance.randrange(8)
         file.write_bytes(content)
         write_checksum(file)
-        return
-    file.write_bytes(damaged(file.read_bytes(), chance))
+    else:
+        file.write_bytes(damaged(file.read_bytes(), chance))
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +112,8 @@ def whole(tmp_path_factory):
     return make
 
 
-READ_A_RUN = [
-    "compare {}/run --with {}/other",
-    "history {}",
-    "report {}/run",
-    "predict {}/run --network gemini --ranks 4",
-]
+PREDICT = "predict {}/run --network gemini --ranks 4"
+READ_A_RUN = ["compare {}/run --with {}/other", "history {}", "report {}/run", PREDICT]
 COMMANDS = {
     "run.h5": READ_A_RUN,
     "series": READ_A_RUN,
@@ -131,7 +121,6 @@ COMMANDS = {
     "records": ["report {}/records.json.xz --json", "compare {}/records.json.xz --with {}/run"],
     "network": ["predict {}/run --network {}/network.toml --ranks 2,64"],
     "accept": ["history {} --accept {}/accept.toml"],
-    "suite": ["run {}/suite.toml --dry-run"],
 }
 """Commands that read a file, by its kind."""
 

@@ -140,7 +140,7 @@ def test_cases_that_fail_do_not_affect_the_others(failed):
     assert "Traceback" not in ended.stdout + ended.stderr
 
 
-def test_a_failed_case_is_recorded_with_its_first_rank_and_error(failed):
+def test_a_failed_case_is_recorded_with_its_first_rank_and_error_and_so_is_a_wrong_result(failed):
     install, ended = failed
     failures = failed_cases(install)
     rank, error = failures.pop("mine:stuck")
@@ -159,27 +159,20 @@ def test_a_failed_case_is_recorded_with_its_first_rank_and_error(failed):
     page = (install.folder / "o/report.md").read_text()
     assert "FAILED: 6 cases of 7." in page
     assert f"FAILED case {case}" in page
-
-
-def test_a_wrong_result_is_reported(failed):
-    install, ended = failed
     (line,) = [line for line in ended.stdout.splitlines() if line.endswith("WRONG RESULT")]
     assert "mine:forgetful" in line
-    assert "FAILED case collective-allreduce-mine:forgetful-" in (install.folder / "o/report.md").read_text()
+    assert "FAILED case collective-allreduce-mine:forgetful-" in page
     assert [case["correct"] for case in install.report()["cases"]] == [True, False]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_of_a_deadlock_the_log_names_the_operation_of_each_rank(failed):
+    for line in (
         "rank 0, main program in stuck, line 24 of mine.py: waits in recv from rank 1, tag 9\n",
         "rank 1, main program in stuck, line 26 of mine.py: waits in join of started program 1\n",
         "rank 1, started program 1 in wait_concurrently, line 32 of mine.py: waits in recv from rank 2, tag 5\n",
         "rank 2, main program in stuck, line 28 of mine.py: waits in native allreduce of all ranks\n",
-    ],
-)
-def test_of_a_deadlock_the_log_names_the_operation_of_each_rank(failed, line):
-    assert line in log(failed[0])
+    ):
+        assert line in log(failed[0])
 
 
 def test_a_resumed_run_ends_with_the_case_that_failed(failed):

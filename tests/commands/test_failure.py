@@ -12,17 +12,12 @@ ranks = 4
 training = {{name = "downpour", servers = 1}}
 failure = {{rank = 3, step = 5}}
 """
-TWO = DOWNPOUR.replace("rank = 3", "rank = [2, 3]") + 'compression = {name = "top_k", density = 0.1}\n'
-
 SANDBLASTER = f"""{TRAIN.replace("0.05", "1.0").replace("48", "720")}
 steps = 8
 ranks = 4
 training = {{name = "sandblaster", servers = 1}}
 failure = {{rank = 3, step = 5}}
 """
-
-USUAL = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 4\nmessage_bytes = 4\nrepetitions = 3\n'
-MODEL_GROUPS = f'{TRAIN}steps = 20\nranks = 4\nmesh = {{model = 2}}\ntraining = "mine:dies"\n'
 
 DIES = """
 import os
@@ -44,7 +39,9 @@ async def dies(comm, session):
 
 def test_other_ranks_finish_after_a_process_failure(each):
     """A failure leaves the job fewer ranks, so that hpcdl starts another job for the remaining cases."""
-    done = each("run", each.suite(DOWNPOUR, TWO, USUAL), "-o", "o")
+    two = DOWNPOUR.replace("rank = 3", "rank = [2, 3]") + 'compression = {name = "top_k", density = 0.1}\n'
+    usual = '[[case]]\nkind = "collective"\naggregation = "ring"\nranks = 4\nmessage_bytes = 4\nrepetitions = 3\n'
+    done = each("run", each.suite(DOWNPOUR, two, usual), "-o", "o")
     if not each.is_openmpi:
         assert done.returncode == 1
         (line,) = [line for line in each.log("o/log.txt").splitlines() if ": not run: " in line]
@@ -87,7 +84,8 @@ def test_l_bfgs_continues_after_a_worker_failed(other):
 
 def test_a_failed_rank_of_a_model_group_is_named_and_ends_the_case(each):
     (each.folder / "mine.py").write_text(DIES)
-    done = each("run", each.suite(MODEL_GROUPS), "-o", "o")
+    case = f'{TRAIN}steps = 20\nranks = 4\nmesh = {{model = 2}}\ntraining = "mine:dies"\n'
+    done = each("run", each.suite(case), "-o", "o")
     assert done.returncode == 1
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("hpcdl: FAILED")]
     assert line.endswith(": rank 2: its process ended during this case, and the job with it")

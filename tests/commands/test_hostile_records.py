@@ -25,7 +25,6 @@ def module(tmp_path, monkeypatch):
 
 
 COMMANDS = """
-report .
 report . --json
 report . -o page.html
 compare . --with .

@@ -110,12 +110,6 @@ def test_of_a_profile_by_hand(step, unused, table, tmp_path):
     assert rest.update_seconds == pytest.approx((50 if unused else 800) * 1e-6)
 
 
-def recipe():
-    """Return the lines of the page that record a network in PyTorch."""
-    text = (Path(hpcdl.docs.__path__[0]) / "models.md").read_text(encoding="utf-8")
-    return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
-
-
 def networks(torch):
     """Return networks, their input, samples in a step, and parameters and activations of each layer by hand."""
     nn, linear = torch.nn, torch.nn.Linear
@@ -166,8 +160,8 @@ def networks(torch):
 def record(torch, kind, path, before_update=lambda _: None):
     """Record a network by the page; return its samples and sizes as in :func:`networks`."""
     pytest.importorskip("torch._dynamo", reason="PyTorch without the packages that its optimizers need")
-    names: dict = {}
-    exec(recipe(), names)
+    text, names = (Path(hpcdl.docs.__path__[0]) / "models.md").read_text(encoding="utf-8"), {}
+    exec(re.search(r"```python\n(.*?)```", text, re.DOTALL)[1], names)
     torch.set_num_threads(1)
     model, inputs, samples, sizes = networks(torch)[kind]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -184,9 +178,10 @@ def record(torch, kind, path, before_update=lambda _: None):
     return samples, sizes
 
 
-@pytest.mark.parametrize(
-    "kind", ["tied", "frozen", "accumulation", "sequence first", "flattened", "ModuleList", "dict and scalar"]
-)
+KINDS = ("tied", "frozen", "accumulation", "sequence first", "flattened", "ModuleList", "dict and scalar")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_of_a_profile_that_the_page_records(kind, table, tmp_path):
     """Sizes are exact; times add up to the file's median step."""
     path = tmp_path / "t.json.gz"
@@ -245,15 +240,12 @@ OPEN = {
 }
 
 
-@pytest.mark.parametrize("reason", [*LATER, *OPEN])
-def test_a_profile_that_leaves_sizes_or_times_open_is_refused_in_one_line(reason, tmp_path, refused):
-    step, others = OPEN.get(reason) or (STEP, LATER[reason])
-    changed = dict(sorted({**step, **others}.items()))
-    path = write_marks(tmp_path / "t.json", step, step if reason in LATER else changed, changed, {})
-    assert f"t.json: {reason}" in refused("layers", path)
-
-
-def test_a_profile_of_two_processes_is_refused(tmp_path, refused):
+def test_a_profile_that_leaves_sizes_or_times_open_is_refused_in_one_line(tmp_path, refused):
+    for reason in (*LATER, *OPEN):
+        step, others = OPEN.get(reason) or (STEP, LATER[reason])
+        changed = dict(sorted({**step, **others}.items()))
+        path = write_marks(tmp_path / "t.json", step, step if reason in LATER else changed, changed, {})
+        assert f"t.json: {reason}" in refused("layers", path)
     path = write_marks(tmp_path / "t.json", *[STEP] * 3)
     path.write_text(path.read_text().replace('"pid": 1', '"pid": 2', 1))
     assert "t.json: marks of processes 2 and 1: give the file of one rank" in refused("layers", path)
@@ -308,11 +300,10 @@ OPEN_NODES = {
 }
 
 
-@pytest.mark.parametrize("reason", OPEN_NODES)
-def test_a_chakra_trace_that_leaves_sizes_open_is_refused_in_one_line(reason, tmp_path, refused):
-    nodes, samples = OPEN_NODES[reason]
-    path = write_nodes(tmp_path / "x.et", *nodes)
-    assert f"x.et: {reason}" in refused("layers", path, *(["--batch", samples] if samples else []))
+def test_a_chakra_trace_that_leaves_sizes_open_is_refused_in_one_line(tmp_path, refused):
+    for reason, (nodes, samples) in OPEN_NODES.items():
+        path = write_nodes(tmp_path / "x.et", *nodes)
+        assert f"x.et: {reason}" in refused("layers", path, *(["--batch", samples] if samples else []))
 
 
 NO_PROFILE = "not a PyTorch profiler's trace with marks of layers: "
@@ -339,11 +330,10 @@ BAD = {
 """Sources with the reason why they are refused; the contents of a file."""
 
 
-@pytest.mark.parametrize("source", BAD)
-def test_a_bad_source_is_refused_in_one_line(source, tmp_path, refused):
-    reason, content = BAD[source]
-    if content is not None:
-        (tmp_path / source).write_bytes(content)
-    message = refused("layers", source)
-    assert message.startswith(f"hpcdl: {source}: ")
-    assert reason in message
+def test_a_bad_source_is_refused_in_one_line(tmp_path, refused):
+    for source, (reason, content) in BAD.items():
+        if content is not None:
+            (tmp_path / source).write_bytes(content)
+        message = refused("layers", source)
+        assert message.startswith(f"hpcdl: {source}: ")
+        assert reason in message

@@ -167,16 +167,11 @@ def test_efficiency_and_images_a_second_stand_beside_one_rank_and_buckets_of_no_
     """A table of layers has the name of its file; half of the images come from the base alone."""
     monkeypatch.setenv("COLUMNS", "120")
     rows = "".join(f"layer{number},1000000,1000,1000000000,2000000000,\n" for number in range(3))
-    (tmp_path / "our-network.csv").write_text(
-        f"name,parameters,activations,forward_flop,backward_flop,group\n{rows}"
-    )
+    table = tmp_path / "our-network.csv"
+    table.write_text(f"name,parameters,activations,forward_flop,backward_flop,group\n{rows}")
     replay = tmp_path / "replay.toml"
-    model = f'{{name = "layers", path = "{tmp_path}/our-network.csv"}}'
-    replay.write_text(
-        REPLAY.replace('model = "lenet5"\ndataset = "digits"', f"model = {model}").replace(
-            "mesh = {data = 1}\n", ""
-        )
-    )
+    ours = REPLAY.replace('"lenet5"\ndataset = "digits"', f'{{name = "layers", path = "{table}"}}')
+    replay.write_text(ours.replace("mesh = {data = 1}\n", ""))
     page = message(capsys, replay, "--network", "ethernet-1g", "--ranks", "4")
     assert "near-linear" in page and "our-network" in " ".join(page.split())
     assert "layers(" not in page.partition("VERDICT")[2]

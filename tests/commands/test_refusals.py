@@ -69,10 +69,7 @@ TABLE = {
         *((f"models --batch={batch}", "hpcdl list: --batch: ") for batch in ("0", "64,-1", "many", "64,", "")),
         (f"models --batch 256,{NINES}", "is not a whole number"),
         ("models --batch 2000000000", "--batch: 2000000000 is not from 1 to 1000000000"),
-        *(
-            (f"{subject} --batch 64", "hpcdl: --batch: only for `hpcdl list models`\n")
-            for subject in ("", "optim")
-        ),
+        *((f"{one} --batch 64", "hpcdl: --batch: only for `hpcdl list models`\n") for one in ("", "optim")),
     ],
     "layers": [
         ("s.toml --shape 3x3", "s.toml: --shape is for networks of hpcdl list models"),
@@ -90,10 +87,7 @@ TABLE = {
         ("old --json -o x.md", "-o x.md: must end in .json\n"),
     ],
     "predict": [
-        (
-            "quickstart --network gemini --case *googlenet*p2* --parallelism --jitter .1",
-            "--jitter: changes training st",
-        ),
+        ("quickstart --network gemini --case *googlenet*p2* --parallelism --jitter .1", "--jitter: changes trai"),
         ("s.toml --network ethernet10g", "did you mean 'ethernet-10g'?"),
         ("s.toml --network gemini --ranks 1000000", "--ranks 1000000: must be at most 131072"),
         ("s.toml --network gemini --ranks-per-host 0", "--ranks-per-host: ranks_per_host must be"),
@@ -195,14 +189,13 @@ def test_a_data_folder_whose_name_is_not_text_is_refused(refused, files, monkeyp
         assert "dataset: HPCDL_DATA: '/data\\udce9': not text" in refused("run", "s.toml", "--dry-run")
 
 
-@pytest.mark.parametrize("junk", ["junk", "[]", "[1]", "3", "null", '{"hosts": 2}', '{"slow": {}}', "[" * 99999])
-def test_invalid_testbed_settings_are_refused(refused, files, monkeypatch, junk):
-    monkeypatch.setenv("HPCDL_TESTBED", junk)
-    for flags in (["--dry-run"], []):
-        told = refused("run", "s.toml", *flags)
-        assert told.startswith("hpcdl: HPCDL_TESTBED: ")
-        assert "describes no testbed" in told
-        assert len(told) < 300
+def test_invalid_testbed_settings_are_refused(refused, files, monkeypatch):
+    for junk in ("junk", "[]", "[1]", "3", "null", '{"hosts": 2}', '{"slow": {}}', "[" * 99999):
+        monkeypatch.setenv("HPCDL_TESTBED", junk)
+        for flags in (["--dry-run"], []):
+            told = refused("run", "s.toml", *flags)
+            assert told.startswith("hpcdl: HPCDL_TESTBED: ") and "describes no testbed" in told
+            assert len(told) < 300
 
 
 PRICES = {"network.gamma": "0", "link.alpha": "1e-6", "link.beta": "1e-9"}

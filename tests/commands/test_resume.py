@@ -49,31 +49,20 @@ def folder(hpcdl, whole):
     return folder
 
 
-def empty(part):
-    with changed(part) as file:
-        del file["cases/000000"]
-
-
-def cut(part):
-    part.write_bytes(part.read_bytes()[:-100])
-
-
-def mistype(part):
-    with changed(part) as file:
-        file["cases/000000"].attrs["nodes"] = "two"
-
-
 def test_the_case_of_a_damaged_part_runs_again_and_one_line_reports_it(hpcdl, folder):
-    *damaged, sound = parts(folder)
-    for part, damage in zip(damaged, (empty, cut, mistype), strict=True):
-        damage(part)
+    emptied, cut, mistyped, sound = parts(folder)
+    with changed(emptied) as file:
+        del file["cases/000000"]
+    cut.write_bytes(cut.read_bytes()[:-100])
+    with changed(mistyped) as file:
+        file["cases/000000"].attrs["nodes"] = "two"
     before = sound.read_bytes()
     partial = folder / "parts/.0.partial"  # of a rank that was killed
     partial.touch()
     done = hpcdl("run", hpcdl.suite(CASES), "-o", "out", "--resume", **EMULATED)
     assert done.returncode == 0, done.stderr
     assert not partial.exists()
-    for part in damaged:
+    for part in (emptied, cut, mistyped):
         (line,) = (line for line in done.stdout.splitlines() if part.name in line)
         assert "its case runs again" in line
     assert "resuming: 1 of 5 cases are finished" in done.stdout

@@ -127,12 +127,12 @@ def test_ranks_and_the_report_run_in_a_container(script, tmp_path):
     assert "signal" not in report, "it would end the report"
 
 
-@pytest.mark.parametrize("text", ["gres=gpu:a100:4", "gpus=8", "--gpus-per-task=1", "tres-per-task=gres/gpu:1"])
-def test_a_container_has_the_gpus_that_a_directive_asks_for(text, script, tmp_path):
-    (tmp_path / "mine.toml").write_text(f"directives = '{text}'\n")
-    for given in (f"--directive={text}", "--site=mine.toml"):  # the nodes check the cases
-        options = ["--nodes", "8", "--container", "a.sif", "--set", "case.backend='cupy'", given]
-        assert " apptainer exec --nv a.sif " in script(*options)
+def test_a_container_has_the_gpus_that_a_directive_asks_for(script, tmp_path):
+    options = ["--nodes", "8", "--container", "a.sif", "--set", "case.backend='cupy'"]  # the nodes check the cases
+    for text in ("gres=gpu:a100:4", "gpus=8", "--gpus-per-task=1", "tres-per-task=gres/gpu:1"):
+        assert " apptainer exec --nv a.sif " in script(*options, f"--directive={text}")
+    (tmp_path / "mine.toml").write_text("directives = 'gpus=8'\n")
+    assert " apptainer exec --nv a.sif " in script(*options, "--site=mine.toml")
     assert "--nv" not in script("--nodes", "8", "--container", "a.sif", "--directive", "constraint=gpu")
 
 

@@ -92,17 +92,16 @@ def test_a_signal_to_tune_ends_its_ranks_and_its_launches_continue(either, name)
     assert either.log().endswith("hpcdl: interrupted; finished cases are kept, continue with --resume\n")
 
 
-def catches(pid, number):
-    """Return True if the process has a handler for the signal (proc_pid_status(5))."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    mask = next(line.split()[1] for line in lines if line.startswith("SigCgt"))
-    return bool(int(mask, 16) >> (number - 1) & 1)
-
-
 def test_a_stop_request_while_ranks_start_is_orderly(each):
     """The ranks have no handler yet, and the launcher may have none."""
+
+    def catches_it():
+        """Return True if the process has a handler for the signal (proc_pid_status(5))."""
+        mask = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{run.pid}/status").read_text(), re.MULTILINE)[1]
+        return bool(int(mask, 16) >> (signal.SIGUSR1 - 1) & 1)
+
     run = start(each)
-    each.wait_until(lambda: catches(run.pid, signal.SIGUSR1), run)
+    each.wait_until(catches_it, run)
     run.send_signal(signal.SIGUSR1)
     assert run.wait(LIMIT) == 75, each.log()
     # the first case may end before the signal comes

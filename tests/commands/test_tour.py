@@ -40,12 +40,8 @@ def test_every_command_of_the_tour_works(tmp_path):
     checked = outputs["hpcdl check"].splitlines()
     assert all(line.split()[0] in {"ok", "unknown", "warning"} for line in checked)
     assert any("2 ranks on 1 host; a sum over them is right" in line for line in checked)
-    check_launches(Install(sys.executable, tmp_path), outputs["hpcdl run mine.toml --launches 3 -o tour/mine"])
-
-
-def check_launches(hpcdl, output):
-    """Launches are reported together, and their folder takes no other run."""
-    folder = hpcdl.folder / "tour/mine"
+    # launches are reported together, and their folder takes no other run
+    hpcdl, folder = Install(sys.executable, tmp_path), tmp_path / "tour/mine"
     launches = [f"tour/mine/launch-{number}" for number in (1, 2, 3)]
     for runs in ([*launches, "--together"], ["tour/mine"]):
         pooled = json.loads(hpcdl.here("report", *runs, "--json").stdout)
@@ -60,5 +56,6 @@ def check_launches(hpcdl, output):
     page = (folder / "report.md").read_text()
     assert page.startswith("# hpcdl: mine, 3 launches\n")
     assert "Command: `hpcdl run mine.toml --launches 3 -o tour/mine`" in page
+    output = outputs["hpcdl run mine.toml --launches 3 -o tour/mine"]
     assert "launch 2 of 3 has ended: " in output
     assert output.count("\nhpcdl: ") == 1

@@ -30,21 +30,18 @@ def run(tmp_path):
     return make
 
 
-def test_the_most_recently_written_run(run, tmp_path):
+def test_the_most_recently_written_run_that_is_not_finished_or_empty(run, tmp_path):
+    run("whole", 70, complete=True)
+    (tmp_path / "empty/parts").mkdir(parents=True)
+    (tmp_path / "empty/log.txt").touch()
+    (tmp_path / "a-file").touch()
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        assert newest_unfinished(folder, "s") is None
     run("a", 30)
     newest = run("b", 40, complete=False)
     run("c", 50, complete=True)
     run("d", 60, suite="another")
     assert newest_unfinished(tmp_path, "s") == newest
-
-
-def test_none_if_all_are_finished_or_empty(run, tmp_path):
-    run("whole", 1, complete=True)
-    (tmp_path / "empty/parts").mkdir(parents=True)
-    (tmp_path / "empty/log.txt").touch()
-    (tmp_path / "a-file").touch()
-    assert newest_unfinished(tmp_path, "s") is None
-    assert newest_unfinished(tmp_path / "nowhere", "s") is None
 
 
 def test_launches_are_one_run_that_ends_with_the_last(run, tmp_path):
@@ -68,8 +65,8 @@ def test_runs_that_start_within_a_second_have_different_folders(tmp_path, monkey
     assert all(folder.name.startswith("quickstart-20") for folder in folders)
 
 
-@pytest.mark.parametrize("name", ["run.h5", "parts/0000-y.h5", "parts/0001.started"])
-def test_a_pipe_in_a_run_folder_is_passed_over(run, tmp_path, name):
+def test_a_pipe_in_a_run_folder_is_passed_over(run, tmp_path):
     folder = run("a", 1)
-    os.mkfifo(folder / name)
-    assert newest_unfinished(tmp_path, "s") == folder
+    for name in ("run.h5", "parts/0000-y.h5", "parts/0001.started"):
+        os.mkfifo(folder / name)
+        assert newest_unfinished(tmp_path, "s") == folder

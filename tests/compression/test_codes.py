@@ -1,5 +1,7 @@
 """Codes beside independent coders, and messages of selected entries: they come back; bounds; corrupt ones are refused."""
 
+from types import SimpleNamespace
+
 import constriction
 import numpy as np
 import pytest
@@ -60,10 +62,16 @@ def delta(x):
 
 
 @pytest.mark.parametrize("name", CODES)
-@given(sequences)
-@settings(deadline=None, max_examples=20)
-def test_messages_give_the_integers_back(name, integers):
-    assert decoded(CODES[name], encoded(CODES[name], integers), len(integers)) == integers
+@given(sequences, st.data())
+@settings(deadline=None, max_examples=40)
+def test_messages_give_the_integers_back_and_are_refused_if_cut_off_or_lengthened(name, integers, data):
+    code, message = CODES[name], encoded(CODES[name], integers)
+    assert decoded(code, message, len(integers)) == integers
+    with pytest.raises(ValueError):
+        decoded(code, np.append(message, np.uint8(data.draw(st.integers(0, 255)))), len(integers))
+    if len(message):
+        with pytest.raises(ValueError):
+            decoded(code, message[: data.draw(st.integers(0, len(message) - 1))], len(integers))
 
 
 @pytest.mark.parametrize("name", ["elias", "rice"])
@@ -140,39 +148,10 @@ def test_any_bytes_are_integers_or_refused(name, data, count):
         return
 
 
-@pytest.mark.parametrize("name", CODES)
-@given(sequences, st.data())
-@settings(deadline=None, max_examples=40)
-def test_messages_cut_off_or_lengthened_are_refused(name, integers, data):
-    code, message = CODES[name], encoded(CODES[name], integers)
-    with pytest.raises(ValueError):
-        decoded(code, np.append(message, np.uint8(data.draw(st.integers(0, 255)))), len(integers))
-    if len(message):
-        with pytest.raises(ValueError):
-            decoded(code, message[: data.draw(st.integers(0, len(message) - 1))], len(integers))
-
-
-class Chosen:
-    """A selector of given entries."""
-
-    def __init__(self, found, most, *, signs):
-        self.found, self.signs, self.state = found, signs, {}
-        self._most = most
-
-    def most(self, span):
-        return self._most
-
-    def expected(self, span):
-        return self._most
-
-    def select(self, span, vector, step):
-        return self.found
-
-
 def messages(code, found, length, dtype="float32", most=None):
-    magnitudes = np.abs(found.values)
-    signs = bool(len(magnitudes)) and bool((magnitudes == magnitudes[0]).all())
-    chosen = Chosen(found, len(found.indices) if most is None else most, signs=signs)
+    most = len(found.indices) if most is None else most
+    stated = {"most": lambda _: most, "expected": lambda _: most, "select": lambda *_: found}
+    chosen = SimpleNamespace(signs=len({*np.abs(found.values).tolist()}) == 1, state={}, **stated)
     return SparseMessages(Layout(size=length, dtype=dtype), chosen, registry.find("codes", code)())
 
 
@@ -201,24 +180,17 @@ def message_of(messages, length):
 
 
 @pytest.mark.parametrize("code", CODES)
-@given(selections(), st.integers(0, 50))
+@given(selections(), st.integers(0, 50), st.data())
 @settings(deadline=None, max_examples=40)
-def test_entries_come_back_bit_for_bit(code, selection, more):
+def test_entries_come_back_bit_for_bit_and_a_damaged_message_is_refused(code, selection, more, data):
+    """One that is cut off, lengthened, or of another length; a bound for more entries changes nothing."""
     length, found, dtype = selection
     most = min(length, len(found.indices) + more)
     message = message_of(messages(code, found, length, dtype, most), length)
-    back = messages(code, found, length, dtype).read(message, length)
+    coder = messages(code, found, length, dtype)
+    back = coder.read(message, length)
     assert back.indices.tolist() == found.indices.tolist()
     assert back.values.tobytes() == found.values.tobytes()
-
-
-@pytest.mark.parametrize("code", CODES)
-@given(selections(), st.data())
-@settings(deadline=None, max_examples=40)
-def test_a_message_cut_off_lengthened_or_of_another_length_is_refused(code, selection, data):
-    length, found, dtype = selection
-    coder = messages(code, found, length, dtype)
-    message = message_of(coder, length)
     into = np.zeros(length, dtype)
     corrupt = [np.append(message, np.uint8(data.draw(st.integers(0, 255))))]
     if len(message):
@@ -262,16 +234,15 @@ def at_density(density, length=2_500_000, *, signs=True):
 
 
 def test_rice_takes_less_than_10_8_bits_at_strom_s_density():
-    """A third of his words; both counted on whole messages."""
+    """A third of his words; both counted on whole messages. An ideal code has the entropy of the gaps and a sign."""
     found, length = at_density(0.0036)
-    rice, words = (messages(code, found, length) for code in ("rice", "words"))
-    for coder in (rice, words):
+    coders = [messages(code, found, length) for code in ("rice", "words")]
+    for coder in coders:
         message_of(coder, length)
-        assert coder.entries == len(found.indices)
-    bits = 8 * rice.wire_bytes / rice.entries
-    assert 10.5 < bits <= 10.8
-    assert words.wire_bytes == HEADER + 4 + 4 * words.entries
-    assert words.wire_bytes / rice.wire_bytes == pytest.approx(3.0, abs=0.02)
+    (rice, ideal), (words, _) = (coder.bits_per_entry() for coder in coders)
+    assert 10.4 < ideal < rice <= 10.8
+    assert words / rice == pytest.approx(3.0, abs=0.02)
+    assert words == 8 * (HEADER + 4 + 4 * len(found.indices)) / len(found.indices)
 
 
 def test_bounds_are_tight_for_entries_at_random():
@@ -308,9 +279,9 @@ def test_expected_bytes_are_those_of_entries_at_random(code, density, signs):
 def test_impossible_numbers_are_refused():
     found = Sparse(np.array([1, 4], np.int32), np.array([0.5, -0.5], np.float32))
     coder = messages("words", found, 8)
-    for position, number in ((HEADER, np.inf), (HEADER, -1.0), (HEADER, 0.0), (HEADER, np.nan)):
+    for number in (np.inf, -1.0, 0.0, np.nan):
         message = coder.write(found, 8)
-        message[position : position + 4] = np.array([number], np.float32).view(np.uint8)
+        message[HEADER : HEADER + 4] = np.array([number], np.float32).view(np.uint8)
         with pytest.raises(ValueError, match=r"magnitude|finite"):
             coder.read(message, 8)
     different = coder.write(Sparse(found.indices, np.array([0.5, 1], np.float32)), 8)

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from math import isnan
+from operator import itemgetter
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ CONSERVING = [
 @pytest.mark.parametrize(("compressor", "scheme", "settings"), CONSERVING)
 @generated(
     5,
-    *({"ranks": ranks, "size": size, "seed": 1} for ranks, size in GRID[::3]),
+    *({"ranks": ranks, "size": size, "seed": 1} for ranks, size in GRID[::5]),
     ranks=st.integers(1, 17),
     size=st.integers(0, 300),
     seed=st.integers(0, 1000),
@@ -133,7 +134,7 @@ def test_pieces_at_once_are_as_one_after_the_other(scheme):
         return sums
 
     expected = run(0, overlap=False)
-    for seed in range(4):
+    for seed in range(2):
         assert (run(seed, overlap=True) == expected).all()
 
 
@@ -162,17 +163,13 @@ def flipped(place):
     return change
 
 
-def cut(length):
-    return lambda message: message[:length]
-
-
 def as_nan(message):
     message[:4] = 255
     return message
 
 
-OF_BYTES = [*map(flipped, (0, 1, 4, 8, 12, 16, -1)), *map(cut, (0, 3, 16, -8))]
-OF_ENTRIES = [*map(flipped, (-1, -2)), *map(cut, (-1, -4, 3)), as_nan]
+OF_BYTES = [*map(flipped, (0, 1, 4, 8, 12, 16, -1)), *(itemgetter(slice(end)) for end in (0, 3, 16, -8))]
+OF_ENTRIES = [*map(flipped, (-1, -2)), *(itemgetter(slice(end)) for end in (-1, -4, 3)), as_nan]
 """Messages of entries begin with values and end with positions."""
 
 CHANGED = [
@@ -196,7 +193,7 @@ def test_a_corrupt_message_is_refused_and_names_its_sender(compressor, scheme, s
             in_process(3).run(lambda comm, change=change: program(comm, change))
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 8, 16])
+@pytest.mark.parametrize("ranks", [1, 2, 7, 16])
 def test_servers_send_the_exact_sums_of_terngrad_back(ranks):
     """With the largest scaler of all ranks; a message has 2 bits per entry, a sum those of 2 p + 1 levels."""
     rows = gradients(2, ranks, 1600)

@@ -1,14 +1,7 @@
 """Lists of aggregation schemes for the tests, read from the folder, so that a new file is tested."""
 
 from hpcdl import registry
-from hpcdl.aggregation.parts.traits import (
-    ONE_VECTOR,
-    Aggregation,
-    offered,
-    operand,
-    out_of_place_operand,
-    schemes,
-)
+from hpcdl.aggregation.parts.traits import ONE_VECTOR, Aggregation, offered, operand, out_of_place_operand, schemes
 
 TRAITS = {name: registry.traits("aggregation", name, Aggregation) for name in registry.names("aggregation")}
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from contract.fabric import total
+from contract.fabric import sides, total
 from contract.fabric_programs import Mistake
 
 
@@ -13,6 +13,10 @@ def test_split_twice(fabric):
         quarter = await half.split(half.rank % 2, -half.rank)
         members = [r for r in range(comm.size) if r % 4 == comm.rank % 4][::-1]
         assert (quarter.rank, quarter.size) == (members.index(comm.rank), len(members))
+        left, right = sides(quarter)
+        sending = quarter.start(quarter.send(np.zeros(1), right), shared_tags=True)
+        assert (await quarter.recv(np.zeros(1))).source == left, "ranks are those within the communicator"
+        await sending
         tasks = [c.start(total(c, comm.rank)) for c in (comm, half, quarter)]
         return [await task for task in reversed(tasks)]
 
@@ -20,17 +24,6 @@ def test_split_twice(fabric):
     assert fabric.run(program) == [
         [sum(r for r in everybody if r % step == rank % step) for step in (4, 2, 1)] for rank in everybody
     ]
-
-
-def test_status_names_the_rank_within_the_communicator(group):
-    async def program(comm):
-        backwards = await comm.split(0, -comm.rank)
-        if backwards.rank == 0:
-            return sorted([(await backwards.recv(np.zeros(1))).source for _ in range(1, comm.size)])
-        await backwards.send(np.zeros(1), 0)
-        return None
-
-    assert group.run(program)[-1] == list(range(1, group.ranks))
 
 
 def test_concurrent_programs_on_a_communicator_and_its_part(fabric):
@@ -78,11 +71,13 @@ SUMS = ["allreduce", "nonblocking allreduce", "reduce_scatter allgather"]
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 @pytest.mark.parametrize("collective", SUMS)
-def test_native_collectives_sum_in_place(fabric, collective, dtype):
+def test_native_collectives_sum_in_place_and_unknown_ones_are_refused(fabric, collective, dtype):
     async def program(comm):
         buffer = np.arange(5, dtype=dtype) + comm.rank
         await comm.native(collective, buffer)
         await comm.native(collective, np.empty(0, dtype))
+        with pytest.raises(ValueError, match="no native collective 'alltoall'"):
+            await comm.native("alltoall", buffer)
         part, ones = await comm.split(comm.rank % 2), np.ones(1, dtype)
         await part.native(collective, ones)
         assert ones[0] == part.size
@@ -126,14 +121,6 @@ def test_native_collectives_while_a_message_is_under_way(group):
         return own[0], buffer[-1]
 
     assert group.run(program) == [(group.ranks, 3)] * group.ranks
-
-
-def test_unknown_native_collectives_are_refused(fabric):
-    async def program(comm):
-        with pytest.raises(ValueError, match="no native collective 'alltoall'"):
-            await comm.native("alltoall", np.zeros(1))
-
-    fabric.run(program)
 
 
 # scratch

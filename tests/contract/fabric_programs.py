@@ -142,20 +142,19 @@ def test_a_started_program_raises_where_it_is_awaited(fabric, after):
     assert fabric.run(program) == [fabric.ranks] * fabric.ranks
 
 
-@pytest.mark.parametrize("after", [None, 1])
-def test_a_started_program_that_fails_before_it_is_awaited_ends_the_run(fabric, after):
+@pytest.mark.parametrize(("started", "after"), [(True, None), (True, 1), (False, 1)])
+def test_a_program_that_fails_ends_the_run(fabric, started, after):
+    """The main one, and a started one before it is awaited."""
+
     async def program(comm):
+        if not started:
+            await fail(comm, after)
         comm.start(fail(comm, after))
         for _ in range(10):
             await comm.compute("layer", lambda: None)
 
     with pytest.raises(Mistake, match="mine"):
         fabric.run(program)
-
-
-def test_the_main_program_raises(fabric):
-    with pytest.raises(Mistake, match="mine"):
-        fabric.run(lambda comm: fail(comm, 1))
 
 
 def test_compute_returns_or_raises_what_the_work_does(fabric):

@@ -12,14 +12,7 @@ RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.integers(0, 256, (40, 9, 7, 3)).astype(np.uint8)
 LABELS = RANDOM.integers(0, 10, 40).astype(np.int64)
 EVERY = np.arange(40)
-SETTINGS = [
-    {"crop_padding": 2},
-    {"flip": True},
-    {"crop_padding": 4, "flip": True},
-    {"crop": 5},
-    {"crop": 7, "flip": True},
-    {"crop": 6, "crop_padding": 3, "flip": True},
-]
+SETTINGS = [{"crop_padding": 2}, {"flip": True}, {"crop": 5}, {"crop": 6, "crop_padding": 3, "flip": True}]
 
 
 def made(**settings):
@@ -48,14 +41,8 @@ def test_augmentation_pads_crops_and_mirrors_normalised_images(settings, dtype):
     np.testing.assert_array_equal(got, by_hand(made().train.batch(EVERY, dtype)[0], views, height, width))
     assert (got.dtype, got.shape, got.flags.c_contiguous) == (dtype, (40, *dataset.shape), True)
     np.testing.assert_array_equal(labels, LABELS)
-
-
-def test_an_image_does_not_depend_on_its_batch():
-    for settings in SETTINGS:
-        whole = made(**settings).train.batch(EVERY, "float32", (1, 0))[0]
-        some = np.array([39, 0, 17, 17, 5])
-        np.testing.assert_array_equal(made(**settings).train.batch(some, "float32", (1, 0))[0], whole[some])
-        assert made(**settings).train.batch(EVERY[:0], "float32", (1, 0))[0].shape == (0, *whole.shape[1:])
+    for some in (np.array([39, 0, 17, 17, 5]), EVERY[:0]):  # whatever the rest of the batch is
+        np.testing.assert_array_equal(dataset.train.batch(some, dtype, (7, 3))[0], got[some])
 
 
 def test_random_numbers_are_the_same_on_every_machine():

@@ -47,7 +47,7 @@ def arrays(path):
         return [file[name][()] for name in ("train/images", "train/labels", "test/images", "test/labels")]
 
 
-def test_every_image_occurs_once_with_its_label(source, tmp_path):
+def test_every_image_occurs_once_with_its_label_and_mean_and_deviation_are_exact(source, tmp_path):
     output = tmp_path / "images.h5"
     assert main([str(source), "-o", str(output), "--size", str(SIZE)]) == 0
     train, train_labels, test, test_labels = arrays(output)
@@ -58,15 +58,10 @@ def test_every_image_occurs_once_with_its_label(source, tmp_path):
         assert found == {(colour(split, label, number), label) for label in range(3) for number in range(count)}
         assert (images == images[:, :1, :1]).all()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images.h5", "source"]
-
-
-def test_mean_and_deviation_are_exact(source, tmp_path):
-    write_image_file(source, tmp_path / "images.h5", size=SIZE)
-    train, train_labels, test, test_labels = arrays(tmp_path / "images.h5")
-    found = hdf5(path=str(tmp_path / "images.h5"))
+    found = hdf5(path=str(output))
     held = in_memory_dataset("x", (train, train_labels), (test, test_labels), classes=3, source="")
     assert found.classes == 3
-    with h5py.File(tmp_path / "images.h5", locking=False) as file:
+    with h5py.File(output, locking=False) as file:
         np.testing.assert_allclose(file.attrs["mean"], (train / 255).mean(axis=(0, 1, 2)), rtol=1e-12)
         np.testing.assert_allclose(file.attrs["std"], (train / 255).std(axis=(0, 1, 2)), rtol=1e-9)
     every = np.arange(60)
@@ -74,12 +69,19 @@ def test_mean_and_deviation_are_exact(source, tmp_path):
 
 
 def test_the_order_is_shuffled_and_always_the_same(source, tmp_path):
-    for name in ("a", "b"):
-        write_image_file(source, tmp_path / f"{name}.h5", size=SIZE)
-    first, again = (arrays(tmp_path / f"{name}.h5") for name in ("a", "b"))
+    """And an old file stays until the new one is complete."""
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for path in paths:
+        write_image_file(source, path, size=SIZE)
+    first, again = map(arrays, paths)
     assert all(np.array_equal(one, two) for one, two in zip(first, again, strict=True))
     changes = np.count_nonzero(np.diff(first[1]))
     assert changes > 25  # 2 if sorted by class, 40 on average if shuffled
+    old = paths[0].read_bytes()
+    (source / "val" / "cat" / "000.png").write_bytes(b"")
+    with pytest.raises(DataError):
+        write_image_file(source, paths[0], size=SIZE)
+    assert paths[0].read_bytes() == old
 
 
 def test_the_shorter_side_is_resized_and_the_middle_kept(tmp_path):
@@ -211,16 +213,6 @@ def test_messages_name_wrong_folders_and_a_wrong_size(source, refused):
     assert refused().startswith(f"{source / 'val'}: has no folders, one per class; are its images not")
     (source / "train").rename(source / "training")
     assert refused() == f"{source / 'train'}: missing"
-
-
-def test_an_old_file_stays_until_the_new_one_is_complete(source, tmp_path):
-    output = tmp_path / "images.h5"
-    write_image_file(source, output, size=SIZE)
-    old = output.read_bytes()
-    (source / "val" / "cat" / "000.png").write_bytes(b"")
-    with pytest.raises(DataError):
-        write_image_file(source, output, size=SIZE)
-    assert output.read_bytes() == old
 
 
 def test_without_pillow_the_extra_is_named(source, tmp_path, monkeypatch, capsys):

@@ -40,7 +40,7 @@ def test_a_batch_is_normalised_contiguous_and_the_callers_own(bundled, dtype):
 
 
 def test_shape_count_and_classes():
-    for shape in [[8, 8, 1], [28, 28, 1], (32, 32, 3), [5, 7, 2], [1, 1, 1], [224, 224, 3]]:
+    for shape in [[8, 8, 1], (32, 32, 3), [5, 7, 2], [1, 1, 1]]:
         made = synthetic(shape=shape, classes=7, images=50, test_images=20)
         assert made.shape == tuple(shape)
         images, labels = everything(made.train, "float32")

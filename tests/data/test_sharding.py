@@ -5,21 +5,15 @@ import pytest
 
 from hpcdl.data.parts.sharding import Shares, epoch_order, own_images, share, steps_per_epoch
 
-RANKS = [*range(1, 18), 32, 64]
 
-
-def test_an_order_depends_on_epoch_and_seed_only():
-    np.testing.assert_array_equal(epoch_order(1000, 2, 5), epoch_order(1000, 2, 5))
+def test_an_order_depends_on_epoch_and_seed_only_and_is_the_same_on_every_machine():
     orders = {epoch_order(1000, epoch, seed).tobytes() for epoch in range(10) for seed in range(10)}
     assert len(orders) == 100
-
-
-def test_an_order_is_the_same_on_every_machine():
     assert epoch_order(12, 0, 0).tolist() == [11, 3, 2, 1, 8, 6, 0, 7, 4, 10, 5, 9]
     assert epoch_order(12, 1, 7).tolist() == [11, 1, 3, 2, 10, 7, 8, 4, 5, 9, 0, 6]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 17, 64])
 @pytest.mark.parametrize("global_batch", [1, 2, 7, 32, 63, 64, 100])
 def test_shares_of_all_ranks_are_the_batch(ranks, global_batch):
     order = epoch_order(331, 0, 0)
@@ -52,13 +46,10 @@ def test_unequal_shares_are_the_batch_and_proportional_to_weights(ranks, weights
     assert seen == order[:300].tolist()
 
 
-def test_the_last_weight_applies_to_all_further_ranks():
+def test_weights_are_whole_numbers_and_the_last_applies_to_all_further_ranks():
     three = Shares(weights=(3, 1))
     assert [three.among(ranks) for ranks in (1, 2, 4)] == [(3,), (3, 1), (3, 1, 1, 1)]
     assert str(three) == "3:1"
-
-
-def test_weights_are_whole_numbers():
     for weights in [(), (0,), (1, -1), (1.5,), (True,), ("1",)]:
         with pytest.raises(ValueError, match=r"^weights: must be whole numbers of at least 1, not \["):
             Shares(weights=weights)

@@ -16,18 +16,12 @@ from hpcdl.training.parts.journal import Journal
 
 from .conftest import everything
 
+ON_THREE = ["synchronous", "parameter_averaging", "elastic_averaging", "synchronous_elastic_averaging", "d_psgd"]
+ON_THREE += ["stochastic_gradient_push", "update_broadcast", "asynchronous"]
 STRATEGIES = [
-    ("synchronous", 3, ""),
+    *((name, 3, "") for name in ON_THREE),
     ("layerwise", 2, ""),
-    ("parameter_averaging", 3, ""),
-    ("elastic_averaging", 3, ""),
-    ("synchronous_elastic_averaging", 3, ""),
-    ("d_psgd", 3, ""),
-    ("ad_psgd", 4, ""),
-    ("stochastic_gradient_push", 3, ""),
-    ("update_broadcast", 3, ""),
-    ("asynchronous", 3, ""),
-    ("sandblaster", 4, ""),
+    *((name, 4, "") for name in ("ad_psgd", "sandblaster")),
     ("pipeline", 4, "mesh = {data = 2, pipeline = 2}\n"),
     ("synchronous", 4, "mesh = {data = 2, model = 2}\n"),
 ]

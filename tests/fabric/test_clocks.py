@@ -64,22 +64,25 @@ async def missed(comm, collective):
     await (comm.split(0) if collective == "split" else comm.native(collective, np.zeros(1)))
 
 
+def in_vain(collective):
+    return f"is in {'native ' * (collective != 'split')}{collective}; ranks [2] have not called it"
+
+
+NEVER_SENT = "receives from rank 0, any tag, 1 elements"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_deadlock_tells_what_each_rank_waits_for(seed):
     for ranks, program, lines in [
         (2, facing, ["sends to rank 1, tag 7, 3 elements", "sends to rank 0, tag 7, 3 elements"]),
         (2, apart, ["receives from rank 1, tag 3, 2 elements", "sends to rank 0, tag 3, 2 elements"]),
         (5, around, [f"receives from rank {(r - 1) % 5}, any tag, {r} elements" for r in range(5)]),
+        *(
+            (3, partial(missed, collective=name), [in_vain(name)] * 2 + [NEVER_SENT])
+            for name in ("barrier", "split")
+        ),
     ]:
         assert report(ranks, program, seed) == [f"rank {rank} {line}" for rank, line in enumerate(lines)]
-
-
-@pytest.mark.parametrize("collective", ["barrier", "allreduce", "split"])
-def test_a_collective_that_one_rank_does_not_call(collective):
-    waiting = [f"is in {'native ' * (collective != 'split')}{collective}; ranks [2] have not called it"] * 4
-    waiting[2] = "receives from rank 0, any tag, 1 elements"
-    found = report(4, partial(missed, collective=collective))
-    assert found == [f"rank {rank} {line}" for rank, line in enumerate(waiting)]
 
 
 async def collectives(comm):
@@ -266,18 +269,14 @@ def test_every_message_goes_at_the_first_moment_at_which_it_fits():
 
 @pytest.mark.parametrize("ranks", [2, 4, 16])
 def test_native_collectives_cost_what_good_algorithms_cost(ranks):
-    async def barrier(comm):
-        await comm.native("barrier", buffer())
+    def taken(collective, size):
+        return seconds(ranks, lambda comm: comm.native(collective, buffer(size)))
 
-    async def allreduce(comm, size):
-        await comm.native("allreduce", buffer(size))
-
-    steps = np.log2(ranks)
-    assert seconds(ranks, barrier) == close(steps * ALPHA)
-    long = 4 * ranks * 10**6
+    steps, long = np.log2(ranks), 4 * ranks * 10**6
+    assert taken("barrier", SIZE) == close(steps * ALPHA)
     stated = seconds(ranks, lambda comm: halving_doubling(comm, buffer(long)))
-    assert seconds(ranks, lambda comm: allreduce(comm, long)) == close(stated)
-    assert seconds(ranks, lambda comm: allreduce(comm, 4)) == close(steps * (ALPHA + 4 * BETA + 4 * GAMMA))
+    assert taken("allreduce", long) == close(stated)
+    assert taken("allreduce", 4) == close(steps * (ALPHA + 4 * BETA + 4 * GAMMA))
 
 
 @pytest.mark.parametrize("size", [8, 1 << 20])
@@ -313,12 +312,13 @@ def test_ranks_of_a_host_are_as_busy_in_an_alltoallv_as_the_busiest_one():
 
 
 def test_native_collectives_of_communicators_that_share_hosts_take_turns():
-    async def program(comm, color):
-        part = await comm.subcommunicator(color, "part")
-        await part.native("broadcast", buffer())
-
+    network = replace(NETWORK.on(3), inside=Link(0.0, 0.0))
     for color, turns in ((lambda rank: rank % 3, 3), (lambda rank: rank // 3, 0)):
-        ended = seconds(6, partial(program, color=color), replace(NETWORK.on(3), inside=Link(0.0, 0.0)))
+
+        async def program(comm, color=color):
+            await (await comm.subcommunicator(color, "part")).native("broadcast", buffer())
+
+        ended = seconds(6, program, network)
         assert ended == close(turns * MESSAGE)
 
 
@@ -401,20 +401,6 @@ def test_work_without_a_modelled_time_is_refused():
         simulated(1, NETWORK).run(program)
 
 
-def test_events_name_peers_by_their_rank_in_the_case():
-    """Also in a sub-communicator, whose ranks have other numbers."""
-
-    async def program(comm):
-        part = await comm.split(comm.rank % 2)
-        left, right = (part.rank - 1) % part.size, (part.rank + 1) % part.size
-        await part.exchange(np.zeros(1), right, np.zeros(1), left)
-
-    events = [[] for _ in range(6)]
-    seconds(6, program, events=events)
-    peers = [{label: peer for _, label, _, _, peer, _ in one if peer >= 0} for one in events]
-    assert peers == [{"recv": (rank - 2) % 6, "send": (rank + 2) % 6} for rank in range(6)]
-
-
 def test_events_name_the_started_program():
     async def shift(comm, label):
         await comm.compute(label, lambda: None)
@@ -436,15 +422,23 @@ def test_events_name_the_started_program():
     assert [{event[:2] for event in mine} for mine in events] == [expected] * 2
 
 
-def test_the_halves_of_an_exchange_have_their_own_ends():
-    """Around a ring of three in which rank 2 comes late: rank 0 waits for it, and has sent long before."""
+def test_the_halves_of_an_exchange_have_their_own_ends_and_the_peers_of_the_case():
+    """Around a ring of three in which rank 2 comes late: rank 0 waits for it, and has sent long before.
+
+    In a sub-communicator in which the ranks are in reverse order.
+    """
 
     async def program(comm):
+        part = await comm.split(0, -comm.rank)
         await comm.compute("forward", lambda: None)
-        await comm.exchange(buffer(), (comm.rank + 1) % 3, buffer(), (comm.rank - 1) % 3)
+        await part.exchange(buffer(), (part.rank - 1) % 3, buffer(), (part.rank + 1) % 3)
 
     events = [[], [], []]
     seconds(3, program, compute=lambda rank, _label: 1.0 if rank == 2 else 0.25, events=events)
-    ends = [{label: end for _, label, _, end, *_ in mine if label != "forward"} for mine in events]
+    found = [{label: (end, peer) for _, label, _, end, peer, _ in mine if peer >= 0} for mine in events]
     early, late = 255_000_000, 1_005_000_000
-    assert ends == [{"recv": late, "send": early}, {"recv": early, "send": late}, {"recv": late, "send": late}]
+    assert found == [
+        {"recv": (late, 2), "send": (early, 1)},
+        {"recv": (early, 0), "send": (late, 2)},
+        {"recv": (late, 1), "send": (late, 0)},
+    ]

@@ -5,16 +5,13 @@ from contract.losses import lost, number
 
 from hpcdl.fabric.comm import ANY, PeerLost
 from hpcdl.fabric.faults import RankFailed
-from hpcdl.fabric.network import NETWORKS
-from hpcdl.fabric.virtual.clocks import in_process, simulated
 
-WORLDS = [*(lambda ranks, seed=seed: in_process(ranks, seed) for seed in range(8))]
-WORLDS.append(lambda ranks: simulated(ranks, NETWORKS["ethernet-10g"], compute=lambda _rank, _label: 0.0))
+from .conftest import world
 
 
-@pytest.fixture(params=WORLDS, ids=[*map(str, range(8)), "simulated"])
+@pytest.fixture(params=["simulated", *(f"seed {seed}" for seed in range(8))])
 def world_of(request):
-    return request.param
+    return lambda ranks: world(ranks, request.param)
 
 
 def test_operations_with_a_dead_rank_raise_before_and_after_its_death(world_of):

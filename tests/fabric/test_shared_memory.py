@@ -53,16 +53,12 @@ def test_the_file_lives_as_long_as_an_array_on_it():
     assert descriptors() == before
 
 
-def test_a_vector_may_be_empty():
-    for size in [0, 1, 5]:
-        memory = SharedMemory()
+def test_vectors_begin_with_zeros_and_other_memory_and_other_hosts_are_out_of_reach():
+    memory = SharedMemory()
+    for size in (0, 5):
         vector = memory.allocate(size, np.float64)
         assert vector.tolist() == [0.0] * size
         assert memory.map(memory.place(vector), vector).size == size
-
-
-def test_other_memory_and_other_hosts_are_out_of_reach():
-    memory = SharedMemory()
     vector = memory.allocate(10)
     assert memory.place(np.zeros(10, np.float32))[-1] == 0
     assert memory.place(vector[::2])[-1] == 0
@@ -87,7 +83,7 @@ def test_what_is_nobodys_any_more_is_forgotten_in_one_process():
         memory.map(place, phantom(3))
 
 
-@pytest.mark.parametrize("ranks", [*range(1, 10), 16])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 9, 16])
 @pytest.mark.parametrize("words", [0, 3])
 def test_dissemination_tells_everybody_everything(ranks, words):
     async def program(comm):

@@ -65,12 +65,9 @@ def test_a_ring_of_16384_ranks():
     assert simulation[:4] == (pytest.approx(stated, rel=1e-9), 2 * (p - 1), 2 * n * (p - 1) // p, 1)
 
 
-def test_unequal_hosts_are_all_simulated():
+def test_unequal_hosts_and_schemes_without_symmetry_are_simulated_on_all_ranks():
     for network in [replace(NETWORK, topology=Torus(sides=[8])), replace(NETWORK, hosts=(0, 1, 0)), NETWORK.on(3)]:
         assert agree(operation("ring", 8, 800), network) == 8
-
-
-def test_a_scheme_without_symmetry_is_simulated_on_all_ranks():
     for ranks, scheme in [(12, "hierarchical"), (16, "tree"), (16, "native")]:
         assert operation(scheme, ranks, 1600).simulate(NETWORK).simulated_ranks == ranks
 

@@ -171,9 +171,8 @@ def test_no_slot_is_written_while_it_travels():
     log, boxes = [], {}
     wire, copies = Line(0, boxes, lambda: 0, log), SlowCopies(CHUNK, lambda: 0, log)
     flow = send(wire, copies, OnDevice(np.arange(24.0)), 1, 0)
-    waits = [next(flow)]
-    while waits[0]():
-        waits = [next(flow)]
+    while next(flow)():
+        pass
     assert log.count("out begins") == 2
     letters = [letter for box in boxes.values() if isinstance(box, list) for letter in box]
     assert [letter["words"][-8:].view(np.float64).item() for letter in letters] == [7, 15]
@@ -212,8 +211,12 @@ class NcclGroup:
         NcclGroup.asked = arguments
 
 
-@pytest.fixture
-def nccl(monkeypatch):
+def vector(address):
+    return SimpleNamespace(data=SimpleNamespace(ptr=address), size=5, dtype=np.dtype("float32"))
+
+
+@pytest.mark.parametrize(("operand", "read"), [(None, 20), (vector(10), 10)])
+def test_nccl_reads_the_operand_and_writes_the_result(monkeypatch, operand, read):
     kinds = {f"NCCL_{name}": name for name in ("FLOAT32", "FLOAT64", "INT32", "INT64", "SUM")}
     library = SimpleNamespace(available=True, get_unique_id=lambda: 7, NcclCommunicator=NcclGroup, **kinds)
     stream = SimpleNamespace(ptr=99, record=lambda: SimpleNamespace(done=True))
@@ -226,15 +229,6 @@ def nccl(monkeypatch):
     cupy.cuda = cuda
     for name, module in (("cupy", cupy), ("cupy.cuda", cuda)):
         monkeypatch.setitem(sys.modules, name, module)
-    return Nccl(0, 1, lambda mine: [mine], lambda name: name)
-
-
-def vector(address):
-    return SimpleNamespace(data=SimpleNamespace(ptr=address), size=5, dtype=np.dtype("float32"))
-
-
-@pytest.mark.parametrize(("operand", "read"), [(None, 20), (vector(10), 10)])
-def test_nccl_reads_the_operand_and_writes_the_result(nccl, operand, read):
-    done = nccl.allreduce(operand, vector(20))
+    done = Nccl(0, 1, lambda mine: [mine], lambda name: name).allreduce(operand, vector(20))
     assert NcclGroup.asked == (read, 20, 5, "FLOAT32", "SUM", 99)
     assert done()

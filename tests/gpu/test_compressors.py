@@ -1,7 +1,5 @@
 """Compressors on a device: the bits of the numba kernels, without a GPU."""
 
-import itertools
-
 import numpy as np
 import pytest
 from contract.compression import COMPRESSORS, SCHEMES, covering, exchanged, fits, planned, tensors_of
@@ -23,7 +21,7 @@ pytestmark = pytest.mark.skipif(not GXX, reason="needs g++")
 ABLE = [name for name in COMPRESSORS if registry.traits("compression", name, Compression).on_device]
 ENCODERS = [name for name in ABLE if hasattr(registry.find("compression", name), "encode")]
 SELECTORS = [name for name in ABLE if hasattr(registry.find("compression", name), "select")]
-SIZES = [0, 1, 31, 32, 33, 100_003]
+SIZES = [0, 1, 32, 33, 100_003]
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +83,8 @@ def test_what_is_sent_and_kept_is_as_on_the_host(name, settings, size, dtype, de
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("name", "size"), [*itertools.product(ENCODERS, SIZES)])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", ENCODERS)
 def test_messages_are_decoded_as_on_the_host(name, size, dtype, device):
     for span in (slice(0, size), slice(min(5, size), size)):
         host, other = both(name, size, dtype, device)

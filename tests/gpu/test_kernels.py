@@ -1,7 +1,5 @@
 """Kernels beyond the contract: many blocks, unaligned addresses, 16 bits."""
 
-import itertools
-
 import numpy as np
 import pytest
 from gpu.processor import GXX, Processor, narrow, wide
@@ -51,7 +49,8 @@ def close(found, expected, dtype):
     np.testing.assert_allclose(wide(found, dtype) / scale, expected / scale, atol=TOLERANCE[dtype], rtol=0)
 
 
-@pytest.mark.parametrize(("rows", "channels"), [*itertools.product([0, 1, 31, 33, 5000, 40_000], [1, 3, 64])])
+@pytest.mark.parametrize("rows", [0, 1, 31, 33, 40_000])
+@pytest.mark.parametrize("channels", [1, 3, 64])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_channel_sums_of_many_rows(rows, channels, dtype, device):
     x, exact = both(1 + draw((rows, channels)), dtype)

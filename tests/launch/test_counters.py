@@ -9,17 +9,7 @@ import pytest
 from hpcdl.analysis.run.disturbance import disturbance
 from hpcdl.fabric.mpi import backoff
 from hpcdl.launch import counters as counters_module
-from hpcdl.launch.counters import (
-    TICK_NS,
-    UNKNOWN,
-    Counters,
-    Health,
-    Sample,
-    Sensors,
-    Usage,
-    columns,
-    health_of_case,
-)
+from hpcdl.launch.counters import TICK_NS, UNKNOWN, Counters, Health, Sample, Sensors, Usage, columns
 from hpcdl.report.render import render
 from hpcdl.report.run.declaration import badges
 from hpcdl.report.run.findings import findings
@@ -39,17 +29,12 @@ def on_core_1(monkeypatch):
     monkeypatch.setattr(counters_module, "here", lambda: backoff.Place("m", frozenset([1])))
 
 
-def sample(**known):
-    values = {"time_ns": 0, "cpu_ns": 0, "busy_ns": 0, "steal_ns": 0, "involuntary_switches": 0}
-    rest = {"retransmissions": UNKNOWN, "load": 1.0}
-    return Sample(**{**values, **rest, **known})
-
-
-def usage(cores, *, cpu=0.0, busy=0.0, threads=1, wall=10.0, machine="m", physical=None):
+def usage(cores, *, cpu=0.0, busy=0.0, threads=1, wall=10.0, physical=None):
     """Use of ``cores`` in ``wall`` seconds: ``cpu`` seconds of the rank, ``busy`` of all processes."""
-    end = sample(time_ns=int(wall * SECOND), cpu_ns=int(cpu * SECOND), busy_ns=int(busy * SECOND))
-    place = backoff.Place(machine, frozenset(cores))
-    return Usage(place, physical or len(place.cores), threads, sample(), end)
+    begin = Sample(0, 0, 0, 0, 0, UNKNOWN, 1.0)
+    end = begin._replace(time_ns=int(wall * SECOND), cpu_ns=int(cpu * SECOND), busy_ns=int(busy * SECOND))
+    place = backoff.Place("m", frozenset(cores))
+    return Usage(place, physical or len(place.cores), threads, begin, end)
 
 
 @pytest.mark.usefixtures("on_core_1")
@@ -89,7 +74,7 @@ def test_hardware_threads_of_one_core_belong_together(tmp_path, put, listed, cor
     assert (found.place.cores, found.physical_cores) == (cores, physical)
 
 
-def test_foreign_time_is_what_no_rank_on_these_cores_used():
+def test_foreign_time_is_what_no_rank_on_these_cores_used_and_idle_are_cores_beyond_their_threads():
     pinned = columns([usage([0], cpu=9, busy=9), usage([1], cpu=5, busy=10)])
     assert [one["foreign_ns"] for one in pinned] == [0, 5 * SECOND]
     shared = columns([usage([0, 1], cpu=9, busy=18), usage([0, 1], cpu=6, busy=18)])
@@ -100,20 +85,22 @@ def test_foreign_time_is_what_no_rank_on_these_cores_used():
     assert all(one["foreign_ns"] < 1000 for one in oversubscribed)
     (found, _) = columns([usage([0, 1], cpu=9, busy=10), usage([0, 1], cpu=1, busy=10, threads=0)])
     assert (found["foreign_ns"], found["idle_cores"]) == (0, 1), "ranks that sleep through the case want no core"
-
-
-def test_cores_that_the_threads_of_ranks_leave_are_idle():
     for threads, idle in [(1, 3), (4, 0), (9, 0)]:
         (found,) = columns([usage(range(8), cpu=1, busy=2, threads=threads, physical=4)])
         assert found["idle_cores"] == idle
 
 
-def marked(rng, cases, foreign, seconds):
-    """Return the share of cases that are marked, by counters of a kernel that samples cores once per tick.
+@pytest.mark.parametrize(
+    ("foreign", "cases", "seconds", "least", "most"),
+    [(0.0, 4000, (0.2, 30), 0, 0.001), (0.03, 4000, (0.2, 30), 0, 0.001), (1 / 3, 1000, (10, 30), 1, 1)],
+    ids=["a quiet machine", "daemons", "a process that takes a third of a core"],
+)
+def test_only_cases_with_another_process_are_marked(foreign, cases, seconds, least, most):
+    """By counters of a kernel that samples cores once per tick.
 
     The rank uses a random share of each of its cores, other processes ``foreign`` of a core in all.
     """
-    found = 0
+    rng, found = np.random.default_rng(1), 0
     for _ in range(cases):
         wall, cores = rng.uniform(*seconds), int(rng.integers(1, 5))
         used = rng.uniform(0, 1 - foreign, cores)
@@ -122,16 +109,7 @@ def marked(rng, cases, foreign, seconds):
         (counted,) = columns([one])
         columns_of_case = {name: np.array([value]) for name, value in {**counted, "rank": 0}.items()}
         found += disturbance(columns_of_case).cause is not None
-    return found / cases
-
-
-def test_cases_of_a_quiet_machine_are_hardly_ever_marked():
-    for daemons in [0.0, 0.01, 0.03]:
-        assert marked(np.random.default_rng(1), 4000, daemons, (0.2, 30)) <= 0.001
-
-
-def test_a_process_that_takes_a_third_of_a_core_is_noticed():
-    assert marked(np.random.default_rng(1), 1000, 1 / 3, (10, 30)) == 1
+    assert least <= found / cases <= most
 
 
 CPU = "sys/devices/system/cpu"
@@ -328,13 +306,14 @@ def test_fields_of_a_case():
     one = Health(["a", "b"], [], {"processors": 5.0, "GPUs": 7.0})
     other = Health([], ["GPU 0 1 NVLink replays"], {"processors": 6.0})
     machines = {"n1": "x", "n2": "y", "n3": "y"}
-    assert health_of_case({"n1": one, "n2": other, "n3": other}, machines) == {
+    assert counters_module.health_of_case({"n1": one, "n2": other, "n3": other}, machines) == {
         "throttled": "n1: a, b",
         "hardware_errors": "n2: GPU 0 1 NVLink replays; n3: GPU 0 1 NVLink replays",
         "energy_joules": 11.0,
         "energy_of": "processors",
     }
-    assert health_of_case({}, {}) == health_of_case({"n1": Health([], [], {})}, machines) == {}
+    for nothing in ({}, {"n1": Health([], [], {})}):
+        assert counters_module.health_of_case(nothing, machines) == {}
 
 
 def test_reports(hand):

@@ -67,7 +67,7 @@ def test_outside_a_launcher_hpcdl_starts_its_own():
         check_size(1, environment, MPICH)
 
 
-def test_one_rank_of_many_processes_is_a_mismatch():
+def test_one_rank_of_many_processes_is_a_mismatch_and_a_single_one_is_not():
     for environment, said in MANY.values():
         assert launched(environment)
         complaint = refusal(check_size, 1, environment, MPICH)
@@ -75,6 +75,9 @@ def test_one_rank_of_many_processes_is_a_mismatch():
         assert "MPICH sees one rank" in complaint
         assert "--mpi=pmi2" in complaint
         check_size(4, environment, MPICH)
+    for environment in ALONE.values():
+        assert launched(environment)
+        check_size(1, environment, OPEN_MPI)
 
 
 def test_a_shell_of_srun_is_known_by_its_terminal():
@@ -101,12 +104,6 @@ def test_variables_of_a_launcher_that_has_ended_are_named():
         process.check_leftover(variables)
     process.check_leftover({**variables, "PMI_FD": "0"})
     assert "unset ${!SLURM_*}" in process.batch_advice(IN_JOB)
-
-
-def test_a_single_rank_is_accepted():
-    for environment in ALONE.values():
-        assert launched(environment)
-        check_size(1, environment, OPEN_MPI)
 
 
 MPICH = Library("MPICH", 5, "MPICH Version: 5.0.2\nMPICH configure: --with-device=ch4:ucx,ofi")

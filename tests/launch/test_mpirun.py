@@ -44,10 +44,9 @@ def test_the_launcher_of_this_python_comes_before_the_path(bins):
         mpirun.mpirun()
     elsewhere = script(path / "mpirun")
     assert mpirun.mpirun() == elsewhere
-    ours = script(own / "mpiexec")
+    script(own / "mpiexec")
     assert mpirun.mpirun() == elsewhere
-    ours = script(own / "mpirun")
-    assert mpirun.mpirun() == ours
+    assert script(own / "mpirun") == mpirun.mpirun()
 
 
 @pytest.mark.parametrize(

@@ -95,16 +95,13 @@ def test_a_rank_far_from_its_nic_is_a_warning(node, described, cores, words):
     assert preflight.placed(job, {"n1": {"domains": {}, "NIC": {}, "GPU": {}}}, {}).verdict == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("variables", "flag"),
-    [
+def test_the_flag_is_that_of_the_launcher(node):
+    """Slurm's step has the daemons of other launchers."""
+    job, found = probe(["n1"], cores=[range(8, 16)], threads=[1]), {"n1": node(NEC)}
+    for variables, flag in [
         ({"SLURM_STEP_ID": "1", "OMPI_COMM_WORLD_SIZE": "8"}, "--map-by ppr:N:numa --bind-to numa"),
         ({"SLURM_STEP_ID": "1", "MPI_LOCALNRANKS": "8"}, "mpiexec -bind-to numa"),
         ({"SLURM_STEP_ID": "1", "SLURM_JOB_ID": "7"}, "--gpu-bind=closest"),
         ({"UCX_NET_DEVICES": "enp96s0f0:1"}, "unset UCX_NET_DEVICES, or name a near NIC; or bind each rank"),
-    ],
-)
-def test_the_flag_is_that_of_the_launcher(node, variables, flag):
-    """Slurm's step has the daemons of other launchers."""
-    job = probe(["n1"], cores=[range(8, 16)], threads=[1])
-    assert flag in preflight.placed(job, {"n1": node(NEC)}, variables).advice
+    ]:
+        assert flag in preflight.placed(job, found, variables).advice

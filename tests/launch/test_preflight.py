@@ -1,8 +1,7 @@
 """Findings of hpcdl check: a doubtful one has one line of advice, also on another kind of machine than this."""
 
 import subprocess
-
-import pytest
+from types import SimpleNamespace
 
 from hpcdl.launch import preflight
 from hpcdl.launch.counters import Sample
@@ -20,53 +19,43 @@ def judge(found, *words):
     assert all(word in f"{found.detail}; {found.advice}" for word in words if word), found
 
 
-@pytest.mark.parametrize(
-    ("check", "path", "good", "bad"),
-    [
+def test_a_warning_has_advice(tmp_path, put, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    for check, path, good, bad in [
         (preflight.governor, CPU, "performance\n", "powersave\n"),
         (preflight.clock_source, CLOCK, "tsc\n", "hpet\n"),
         (preflight.cores, "sys/fs/cgroup/cpu.max", "max 100000\n", "50000 100000\n"),
-    ],
-)
-def test_a_warning_has_advice(tmp_path, put, monkeypatch, check, path, good, bad):
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    for text, words in ((good, ""), (bad, ";")):
-        put(path, text)
-        judge(check(tmp_path), words)
+    ]:
+        for text, words in ((good, ""), (bad, ";")):
+            put(path, text)
+            judge(check(tmp_path), words)
 
 
-@pytest.mark.parametrize(
-    ("busy", "stolen", "words"), [(0.0, 0.0, None), (1.4, 0.0, "1.4 cores"), (0.0, 0.3, "0.3")]
-)
-def test_cores_that_others_use_are_a_warning(busy, stolen, words):
-    begin = Sample(0, 0, 0, 0, 0, 0, 5.0)
-    end = Sample(10**9, 10**8, 0, round((busy + 0.1) * 1e9), round(stolen * 1e9), 0, 5.0)
-
-    class Counted:
-        sample = iter([begin, end]).__next__
-
-    judge(preflight.other_processes(Counted(), 0), words, words and "flagged as disturbed")
+def test_cores_that_others_use_are_a_warning():
+    for busy, stolen, words in [(0.0, 0.0, None), (1.4, 0.0, "1.4 cores"), (0.0, 0.3, "0.3")]:
+        begin = Sample(0, 0, 0, 0, 0, 0, 5.0)
+        end = Sample(10**9, 10**8, 0, round((busy + 0.1) * 1e9), round(stolen * 1e9), 0, 5.0)
+        counted = SimpleNamespace(sample=iter([begin, end]).__next__)
+        judge(preflight.other_processes(counted, 0), words, words and "flagged as disturbed")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "free", "words"), [(0.1, 10**12, None), (9, 10**12, "faster"), (0.1, 10, "remove")]
-)
-def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch, seconds, free, words):
+def test_a_slow_or_a_full_disk_is_a_warning(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(preflight.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(preflight.os, "fsync", lambda _: now.append(now.pop() + seconds))
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _: type("Usage", (), {"free": free}))
-    judge(preflight.disk(tmp_path), words)
-    assert not list(tmp_path.iterdir())
+    for seconds, free, words in [(0.1, 10**12, None), (9, 10**12, "faster"), (0.1, 10, "remove")]:
+        monkeypatch.setattr(preflight.os, "fsync", lambda _, took=seconds: now.append(now.pop() + took))
+        usage = SimpleNamespace(free=free)
+        monkeypatch.setattr(preflight.shutil, "disk_usage", lambda _, usage=usage: usage)
+        judge(preflight.disk(tmp_path), words)
+        assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [("True\n", None), ("False\n", "through the host"), ("None\n", "does not name it"), ("", "CUDA")],
-)
-def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch, answer, words):
-    monkeypatch.setattr("subprocess.run", lambda *_, **__: subprocess.CompletedProcess((), 0, answer, ""))
-    judge(preflight.cuda_awareness(), words)
+def test_a_library_that_takes_no_device_pointers_is_a_warning(monkeypatch):
+    answers = {"True\n": None, "False\n": "through the host", "None\n": "does not name it", "": "CUDA"}
+    for answer, words in answers.items():
+        done = subprocess.CompletedProcess((), 0, answer, "")
+        monkeypatch.setattr("subprocess.run", lambda *_, done=done, **__: done)
+        judge(preflight.cuda_awareness(), words)
 
 
 def test_tasks_of_slurm_fit_on_the_cores():

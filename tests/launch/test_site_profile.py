@@ -15,21 +15,18 @@ def test_a_users_profile_comes_before_the_systems(tmp_path):
         assert site_profile(environment=environment).partition == partition
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('partitoin = "p"', "partitoin: unknown key; did you mean 'partition'?"),
-        ("account = 3", "account: must be text of one line, not 3"),
-        ("launcher = ''", "launcher: must be text of one line, not ''"),
-        ('modules = ["a", 1]', "modules: must be text of one line, not 1"),
-        ('environment = "a\\nb"', "environment: must be text of one line"),
-        ("a = ", "not TOML"),
-    ],
-)
-def test_a_wrong_profile_is_refused_in_one_line(tmp_path, text, message):
+def test_a_wrong_profile_is_refused_in_one_line(tmp_path):
     path = tmp_path / "site.toml"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=r"site\.toml: ") as refused:
-        site_profile(path)
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
+    for text, message in {
+        'partitoin = "p"': "partitoin: unknown key; did you mean 'partition'?",
+        "account = 3": "account: must be text of one line, not 3",
+        "launcher = ''": "launcher: must be text of one line, not ''",
+        'modules = ["a", 1]': "modules: must be text of one line, not 1",
+        'environment = "a\\nb"': "environment: must be text of one line",
+        "a = ": "not TOML",
+    }.items():
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"site\.toml: ") as refused:
+            site_profile(path)
+        assert message in str(refused.value)
+        assert "\n" not in str(refused.value)

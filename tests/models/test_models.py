@@ -66,13 +66,7 @@ def test_a_model_that_breaks_its_contract_is_found(layers, wrong, monkeypatch):
 def test_any_number_of_classes_and_the_smallest_images(name):
     """One pixel more than the size that is refused below, and three more in width."""
     smallest = {"alexnet": 55, "googlenet": 79, "nin": 55, "overfeat": 59, "vgg11": 17, "vgg16": 17, "vgg19": 17}
-    smallest |= {
-        "locally_connected_vision": 12,
-        "cifar_quick": 12,
-        "nin_cifar": 6,
-        "inception_small": 6,
-        "lenet5": 3,
-    }
+    smallest |= {model: shape[0] for model, shape in SHAPES.items() if model != "resnet20"}
     side = smallest.get(name, 1)
     for classes in (3, 10):
         shape = (side, side + 3, 2)

@@ -46,10 +46,10 @@ def test_images(name, images, train, dtype, kernels):
     compare(PAIRS[name], SHAPE, images, train, kernels, dtype)
 
 
-@pytest.mark.parametrize("images", [0, 1, 5])
-def test_vectors(images, kernels):
-    compare(lambda relu: Linear("c", 9, bias=some, relu=relu), (6,), images, True, kernels, "float64")
-    compare(lambda relu: BatchNorm("c", gamma=some, relu=relu), (6,), images, True, kernels, "float64")
+def test_vectors(kernels):
+    for images in (0, 1, 5):
+        compare(lambda relu: Linear("c", 9, bias=some, relu=relu), (6,), images, True, kernels, "float64")
+        compare(PAIRS["batch norm"], (6,), images, True, kernels, "float64")
 
 
 def compare(layer, shape, images, train, kernels, dtype):

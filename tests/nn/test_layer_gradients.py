@@ -29,10 +29,17 @@ EPS = 1e-5
 
 some = gaussian(1.0)
 
+BRANCHES = [
+    [Convolution("a", 2, 1)],
+    [Convolution("b", 2, 1), ReLU("relu"), Convolution("c", 3, 3, padding=1)],
+    [MaxPooling("pool", 3, stride=1, padding=1), Convolution("d", 1, 1)],
+    [],
+]
+STRAIGHT = [Convolution("a", 3, 3, padding=1)]
+HALVING = [Convolution("a", 4, 3, stride=2, padding=1), ReLU("relu"), Convolution("b", 4, 1)]
 CASES = {
     "conv 3x3 padded": (Convolution("c", 4, 3, padding=1, bias=some), (5, 7, 3), 2),
     "conv 2 groups": (Convolution("c", 6, 3, padding=1, groups=2, bias=some), (5, 4, 4), 2),
-    "conv without bias": (Convolution("c", 3, 2, bias=None), (4, 3, 2), 2),
     "conv of the whole image": (Convolution("c", 3, (4, 3)), (4, 3, 2), 3),
     "conv 1x7": (Convolution("c", 2, (1, 7), padding=(0, 3)), (3, 8, 2), 1),
     "conv 1x1": (Convolution("c", 5, 1, bias=some), (3, 4, 3), 2),
@@ -53,34 +60,10 @@ CASES = {
     "flatten": (Flatten("f"), (2, 3, 4), 2),
     "subsampling": (Subsampling("s", 5), (5, 4, 2), 2),
     "subsampling by 3x1": (Subsampling("s", 4, stride=(3, 1)), (7, 2, 3), 1),
-    "concat": (
-        Concat(
-            "m",
-            [
-                [Convolution("a", 2, 1)],
-                [Convolution("b", 2, 1), ReLU("relu"), Convolution("c", 3, 3, padding=1)],
-                [MaxPooling("pool", 3, stride=1, padding=1), Convolution("d", 1, 1)],
-                [],
-            ],
-        ),
-        (4, 3, 2),
-        2,
-    ),
+    "concat": (Concat("m", BRANCHES), (4, 3, 2), 2),
     "concat of vectors": (Concat("m", [[Linear("a", 3)], [Linear("b", 2), ReLU("relu")]]), (4,), 3),
-    "residual, identity": (
-        Residual("r", [Convolution("a", 3, 3, padding=1), BatchNorm("bn"), ReLU("relu")]),
-        (4, 3, 3),
-        2,
-    ),
-    "residual, projection": (
-        Residual(
-            "r",
-            [Convolution("a", 4, 3, stride=2, padding=1), ReLU("relu"), Convolution("b", 4, 1)],
-            [Convolution("p", 4, 1, stride=2, bias=None)],
-        ),
-        (5, 4, 2),
-        2,
-    ),
+    "residual, identity": (Residual("r", [*STRAIGHT, BatchNorm("bn"), ReLU("relu")]), (4, 3, 3), 2),
+    "residual, projection": (Residual("r", HALVING, [Convolution("p", 4, 1, stride=2, bias=None)]), (5, 4, 2), 2),
     "concat within residual": (
         Residual("r", [Concat("m", [[Convolution("a", 1, 1)], [Convolution("b", 2, 3, padding=1)]])]),
         (3, 3, 3),

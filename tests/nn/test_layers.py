@@ -113,30 +113,22 @@ def loss(kernels):
     return run
 
 
-def test_equal_logits_cost_log_of_the_classes(loss):
+def test_equal_logits_cost_log_of_the_classes_and_huge_ones_stay_finite(loss):
     total, correct, gradient = loss([[2.0, 2.0, 2.0]] * 2, [0, 1], scale=0.5)
     assert total == pytest.approx(2 * math.log(3))
     assert correct == 1  # the first of the largest is class 0
     np.testing.assert_allclose(gradient, [[-1 / 3, 1 / 6, 1 / 6], [1 / 6, -1 / 3, 1 / 6]])
-
-
-def test_huge_logits_stay_finite(loss):
     total, correct, gradient = loss([[1e5, 0.0, -1e5], [-1e5, 1e5, 0.0]], [0, 0])
-    assert total == pytest.approx(2e5)
-    assert correct == 1
+    assert (total, correct) == (pytest.approx(2e5), 1)
     np.testing.assert_allclose(gradient, [[0, 0, 0], [-1, 1, 0]])
 
 
-@pytest.mark.parametrize("labels", [[0, 3], [-1, 0]])
-def test_labels_outside_the_classes(loss, labels):
-    with pytest.raises(ValueError, match=r"^labels from -?\d to \d, but classes are 0 to 2$"):
-        loss(np.zeros((2, 3)), labels)
-
-
-def test_shapes_that_do_not_fit(loss):
-    for logits, labels in [((2, 3), 3), ((2, 4), 2)]:
-        with pytest.raises(ValueError, match=r"^loss: logits"):
-            loss(np.zeros(logits), np.zeros(labels, int))
+def test_labels_and_shapes_that_do_not_fit(loss):
+    other_class, other_shape = r"^labels from -?\d to \d, but classes are 0 to 2$", r"^loss: logits"
+    wrong = [((2, 3), [0, 3], other_class), ((2, 3), [-1, 0], other_class)]
+    for logits, labels, message in [*wrong, ((2, 3), [0] * 3, other_shape), ((2, 4), [0] * 2, other_shape)]:
+        with pytest.raises(ValueError, match=message):
+            loss(np.zeros(logits), labels)
 
 
 SHAPE, CLASSES = (4, 5, 2), 3
@@ -194,19 +186,12 @@ def test_backward_without_labels_is_an_error(build, given):
         replica.stages[1].backward(x)
 
 
-@pytest.mark.parametrize(
-    ("head", "weight", "message"),
-    [
-        ([Convolution("conv", 3, 9)], 0.3, r"^loss1\.conv: kernel 9x9 is larger than the padded image 4x5$"),
-        (
-            [Convolution("conv", 3, 1)],
-            0.3,
-            r"^loss1: the classifier ends in \(4, 5, 3\), not in a vector of logits$",
-        ),
-        ([Flatten("f"), Linear("fc", 4)], 0.3, r"^loss1: 4 classes, but the network ends in \(3,\)$"),
-        ([Flatten("f"), Linear("fc", 3)], 0.0, r"^loss1: weight must be positive, got 0\.0$"),
-    ],
-)
-def test_invalid_classifiers(head, weight, message, build):
-    with pytest.raises(ValueError, match=message):
-        build([Auxiliary("loss1", head, weight=weight), *network(heads=False)])
+def test_invalid_classifiers(build):
+    for head, weight, message in [
+        ([Convolution("conv", 3, 9)], 0.3, r"\.conv: kernel 9x9 is larger than the padded image 4x5"),
+        ([Convolution("conv", 3, 1)], 0.3, r": the classifier ends in \(4, 5, 3\), not in a vector of logits"),
+        ([Flatten("f"), Linear("fc", 4)], 0.3, r": 4 classes, but the network ends in \(3,\)"),
+        ([Flatten("f"), Linear("fc", 3)], 0.0, r": weight must be positive, got 0\.0"),
+    ]:
+        with pytest.raises(ValueError, match=f"^loss1{message}$"):
+            build([Auxiliary("loss1", head, weight=weight), *network(heads=False)])

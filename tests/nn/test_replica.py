@@ -1,5 +1,7 @@
 """Backends by name; flat vectors, stages, reproducibility, and independence of training from evaluation."""
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from contract import networks
@@ -125,21 +127,17 @@ def test_changing_the_batch_size_has_no_later_effect(sizes, build, batch, step):
     np.testing.assert_array_equal(host(replica, replica.gradients), host(fresh, fresh.gradients))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"layers": [ReLU("a"), ReLU("a")]}, r"^a: two layers of this name$"),
-        ({"layers": [Concat("m", [[Linear("x", 1)], [Linear("x", 1)]])]}, r"^m\.x\.weight: two layers"),
-        ({"layers": [Concat("m", [[Dropout("x")], [Dropout("x")]])]}, r"^m\.x: two layers"),
-        ({"layers": []}, r"at least one layer"),
-        ({"dtype": "float8"}, r"^dtype 'float8' is unknown"),
-        ({"layers": [Convolution("c9", 2, 3)]}, r"^c9: needs an image"),
-    ],
-)
-def test_invalid_networks(arguments, message, kernels):
-    settings = {"layers": [Linear("l", 2)], "shape": (4,), "dtype": "float32"} | arguments
-    with pytest.raises(ValueError, match=message):
-        Replica(settings["layers"], settings["shape"], backend=kernels, dtype=settings["dtype"])
+def test_invalid_networks():
+    for layers, dtype, message in [
+        ([ReLU("a"), ReLU("a")], "float32", r"^a: two layers of this name$"),
+        ([Concat("m", [[Linear("x", 1)], [Linear("x", 1)]])], "float32", r"^m\.x\.weight: two layers"),
+        ([Concat("m", [[Dropout("x")], [Dropout("x")]])], "float32", r"^m\.x: two layers"),
+        ([], "float32", r"at least one layer"),
+        ([Linear("l", 2)], "float8", r"^dtype 'float8' is unknown"),
+        ([Convolution("c9", 2, 3)], "float32", r"^c9: needs an image"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            Replica(layers, (4,), backend=backend("numpy"), dtype=dtype)
 
 
 def test_stage_refuses_wrong_shapes_and_dtypes(build, batch, kernels):
@@ -160,17 +158,10 @@ def test_stage_refuses_wrong_shapes_and_dtypes(build, batch, kernels):
         first.backward(kernels.asarray(np.zeros((3, 2))))
 
 
-def test_unknown_backend_lists_available_ones():
-    with pytest.raises(ValueError, match=r"^backend 'torch' is unknown; available: .*numpy") as caught:
+def test_backends_that_are_unknown_or_lack_their_library_are_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"^backend 'torch' is unknown; available: [^\n]*numpy[^\n]*$"):
         backend("torch")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_backend_whose_library_is_missing_is_refused(monkeypatch):
-    monkeypatch.setattr("hpcdl.nn.kernels.numpy.numpy", _missing)
+    missing = ModuleNotFoundError("No module named 'libgpu'")
+    monkeypatch.setattr("hpcdl.nn.kernels.numpy.numpy", Mock(side_effect=missing))
     with pytest.raises(ValueError, match=r"^backend 'numpy' cannot be used here: No module named 'libgpu'$"):
         backend("numpy")
-
-
-def _missing():
-    raise ModuleNotFoundError("No module named 'libgpu'")

@@ -46,11 +46,6 @@ def quadratic(size, seed):
     return basis * np.geomspace(0.1, 10, size) @ basis.T
 
 
-def steps_and_changes(size, count, seed):
-    steps = np.random.default_rng(seed + 1).normal(size=(count, size))
-    return steps, steps @ quadratic(size, seed)
-
-
 def direction(gradient, steps, changes, parts):
     """Return the direction from the recursion on ``parts`` shards, with its own pairs."""
     size = len(gradient)
@@ -77,7 +72,8 @@ def direction(gradient, steps, changes, parts):
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 10])
 def test_direction_equals_the_matrix_product(count, parts):
     size = 13
-    steps, changes = steps_and_changes(size, count, seed=count)
+    steps = np.random.default_rng(count + 1).normal(size=(count, size))
+    changes = steps @ quadratic(size, count)
     gradient = np.random.default_rng(9).normal(size=size)
     expected = -inverse_hessian(size, [*zip(steps, changes, strict=True)]) @ gradient
     np.testing.assert_allclose(direction(gradient, steps, changes, parts), expected, rtol=0, atol=1e-8)
@@ -137,12 +133,9 @@ def test_with_too_few_trials_the_best_decrease_is_returned(name, first, most):
     assert length in fit if length else not fit
 
 
-def test_an_increasing_function_gives_length_zero():
-    """The slope is wrong, as the slope of a float32 gradient can be."""
+def test_a_direction_that_does_not_descend():
+    """If the slope is wrong, as the slope of a float32 gradient can be, the length is zero."""
     assert search(lambda t: (1 + t, -1.0), 1.0, 20)[0] == 0
-
-
-def test_a_direction_that_does_not_descend_is_refused():
     for slope in (0.0, 1.0, nan):
         with pytest.raises(ValueError, match="does not descend"):
             next(strong_wolfe(1.0, slope, 1.0, 5))

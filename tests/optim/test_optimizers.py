@@ -144,10 +144,9 @@ def test_rules_by_tensor_take_shards_of_whole_tensors_only():
 
 @each_dtype
 def test_adagrad_with_zero_and_tiny_gradients(dtype):
-    optimizer, w = Adagrad(), np.zeros(4, dtype)
+    w = np.zeros(4, dtype)
     with np.errstate(under="ignore"):
-        optimizer.update(w, np.array([0, -0.0, 1e-30, 1e-300], dtype), 1.0)
-    assert np.isfinite(w).all()
+        Adagrad().update(w, np.array([0, -0.0, 1e-30, 1e-300], dtype), 1.0)
     assert np.abs(w).max() <= 1
     assert (w[:2] == 0).all()
 
@@ -166,33 +165,28 @@ def test_adam_continues_from_state_and_steps():
 @each_rule
 @each_dtype
 def test_dtype_stays_gradients_stay_and_state_is_like_the_parameters(make, dtype):
-    gradients = gradients_of(1, 40, dtype)
-    kept, optimizer, w = gradients.copy(), make(weight_decay=1e-3), np.ones(40, dtype)
+    (gradient,) = gradients_of(1, 40, dtype)
+    kept, optimizer, w = gradient.copy(), make(weight_decay=1e-3), np.ones(40, dtype)
     assert optimizer.state == {}
-    optimizer.update(w, gradients[0], np.float64(0.1))
-    np.testing.assert_array_equal(gradients, kept)
-    assert w.dtype == dtype
-    assert optimizer.steps == 1
+    optimizer.update(w, gradient, np.float64(0.1))
+    np.testing.assert_array_equal(gradient, kept)
+    assert (w.dtype, optimizer.steps) == (dtype, 1)
     for vector in optimizer.state.values():
         assert (vector.dtype, vector.shape) == (w.dtype, w.shape)
 
 
 @each_rule
-def test_shapes_that_do_not_fit_are_refused(make):
-    optimizer = make()
+def test_vectors_that_do_not_fit_are_refused(make):
+    """State belongs to one vector."""
     with pytest.raises(ValueError, match=r"one length, got shapes \(3,\), \(2,\)"):
-        optimizer.update(np.ones(3), np.ones(2), 0.1)
+        make().update(np.ones(3), np.ones(2), 0.1)
     with pytest.raises(ValueError, match="flat"):
         make().update(np.ones((3, 1)), np.ones((3, 1)), 0.1)
-
-
-@pytest.mark.parametrize("name", ["momentum", "nesterov", "adagrad", "rmsprop", "adam"])
-@pytest.mark.parametrize("other", [np.ones(4), np.ones(3, "float32")], ids=["length", "dtype"])
-def test_state_belongs_to_one_vector(name, other):
-    optimizer = RULES[name]()
+    optimizer = make()
     optimizer.update(np.ones(3), np.ones(3), 0.1)
-    with pytest.raises(ValueError, match="was made for float64 parameters"):
-        optimizer.update(other, np.ones_like(other), 0.1)
+    for other in (np.ones(4), np.ones(3, "float32")) if optimizer.state else ():
+        with pytest.raises(ValueError, match="was made for float64 parameters"):
+            optimizer.update(other, np.ones_like(other), 0.1)
 
 
 def test_bad_settings_are_refused_by_name():
@@ -226,19 +220,13 @@ def test_nesterov_without_lookahead_is_sutskevers_rule():
 
 @each_rule
 @pytest.mark.parametrize("piece_bytes", [8, 24, 56, 808, 1 << 17])
-def test_the_whole_vector_is_updated_as_tensor_by_tensor(make, piece_bytes, monkeypatch):
-    """One optimizer per tensor has its own decay and rate."""
+def test_the_whole_vector_is_updated_as_tensor_by_tensor_and_so_is_any_part(make, piece_bytes, monkeypatch):
+    """One optimizer per tensor has its own decay and rate. A part is a server's shard, or a layer."""
     monkeypatch.setattr(protocol, "BLOCK_BYTES", piece_bytes)
-    found = trained(make(weight_decay=0.1))
+    expected = trained(make(weight_decay=0.1))
     for one in TENSORS:
         alone = run(make(weight_decay=0.1 * one.decay), START[one.span], GRADIENTS[:, one.span], one.rate * RATES)
-        np.testing.assert_allclose(found[one.span], alone, rtol=1e-12)
-
-
-@each_rule
-def test_a_part_of_the_vector_is_updated_as_in_the_whole(make):
-    """For any part: a server's shard, or a layer."""
-    expected = trained(make(weight_decay=0.1))
+        np.testing.assert_allclose(expected[one.span], alone, rtol=1e-12)
     for begin, end in itertools.pairwise([0, 0, 3, 42, 43, 44, 45, 46, 80, N]):
         part = trained(make(weight_decay=0.1), slice(begin, end))
         np.testing.assert_array_equal(part, expected[begin:end])

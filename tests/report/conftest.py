@@ -3,7 +3,8 @@ from conftest import Hand
 from report_runs import HOSTILE, all_figures
 
 from hpcdl.report.contents import document
-from hpcdl.report.formats.writers import markdown
+from hpcdl.report.formats.document import Document, Section
+from hpcdl.report.formats.writers import markdown, plain
 from hpcdl.report.run.findings import findings
 
 
@@ -12,9 +13,11 @@ def steps(ms, spread=0.001):
     return [ms * (1 + spread * (number % 5 - 2)) for number in range(30)]
 
 
-@pytest.fixture
-def row():
-    return _row
+def operation(hand, scheme, size, ms, **fields):
+    """Write an allreduce of one rank, or of two if ``ms`` is a list."""
+    whole = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
+    times = [ms] * 2 if isinstance(ms, list) else [[ms]]
+    hand.case(times, aggregation=scheme, message_bytes=size, **{"correct": True, **whole, **fields})
 
 
 class Cells(list):
@@ -41,9 +44,10 @@ class Cells(list):
         return self.named.get(heading, *values)  # a TypeError if several could be meant
 
 
-def _row(page, *starts, **above):
+def first_row(page, *starts, **above):
     """Return the first table row that begins with these cells, of a table below these values of all its rows."""
     header, before, shared, inside = [], [], [], False
+    wanted = {f"{name} {value}" for name, value in above.items()}
     for line in page.splitlines():
         if inside and not line.startswith("|"):
             shared = []
@@ -51,14 +55,20 @@ def _row(page, *starts, **above):
         if line.startswith("The same in "):
             shared = line.partition(": ")[2].removesuffix(".").split(", ")
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if (
-            inside
-            and cells[: len(starts)] == list(starts)
-            and {f"{name} {value}" for name, value in above.items()} <= {*shared}
-        ):
+        if inside and cells[: len(starts)] == [*starts] and wanted <= {*shared}:
             return Cells(cells, header, shared)
         header, before = before if line.startswith(("|:", "|-")) else header, cells
     raise AssertionError(f"no row {starts} {above} in\n{page}")
+
+
+def on_terminal(*tables):
+    """Return the text of a page with these tables alone, as a terminal shows it."""
+    return plain([Document("d", [Section("s", tables=tables)])])
+
+
+@pytest.fixture
+def row():
+    return first_row
 
 
 @pytest.fixture

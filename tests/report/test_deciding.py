@@ -56,10 +56,12 @@ def test_each_configuration_has_its_first_and_the_methods_are_ranked_over_all(ha
     assert [chart.title for chart in deciding.profile_charts(found)] == ["Performance profiles"]
 
 
+GRID = {"tuning": 3, "tuned": "learning_rate=0.1", "tuning_images": 600, "tuning_trials": "0.1: 0.7, 0.2: 0.6"}
+
+
 def test_a_grid_shows_the_accuracy_of_each_rate_and_warns_of_an_edge(hand):
-    grid = {"tuning": 3, "tuned": "learning_rate=0.1", "tuning_images": 600, "tuning_trials": "0.1: 0.7, 0.2: 0.6"}
     for seed in (1, 2):
-        hand.train([[10.0] * 20] * 2, seed=seed, tuning_edge="LOW: add 0.05", **grid)
+        hand.train([[10.0] * 20] * 2, seed=seed, tuning_edge="LOW: add 0.05", **GRID)
     run = hand.read()
     found = Findings(run, "run")
     (table,) = deciding.tuning_page(found).tables
@@ -71,15 +73,12 @@ def test_a_grid_shows_the_accuracy_of_each_rate_and_warns_of_an_edge(hand):
 
 
 def test_methods_differ_by_the_case_whose_rate_they_take(hand):
-    grid = {"tuning": 3, "tuned": "learning_rate=0.1", "tuning_images": 600, "tuning_trials": "0.1: 0.7, 0.2: 0.6"}
     for like in (None, "training=d_psgd; x 0.25"):
-        hand.train([[10.0] * 20] * 2, seed=1, tuning_like=like, **grid)
-    records = Findings(hand.read(), "run").records
-    assert records[0].method != records[1].method
-    assert [row[2] for row in deciding.tuning_page(Findings(hand.read(), "run")).tables[0].rows] == [
-        "rate of training=d_psgd; x 0.25",
-        "ring",
-    ]
+        hand.train([[10.0] * 20] * 2, seed=1, tuning_like=like, **GRID)
+    found = Findings(hand.read(), "run")
+    assert found.records[0].method != found.records[1].method
+    (table,) = deciding.tuning_page(found).tables
+    assert [row[2] for row in table.rows] == ["rate of training=d_psgd; x 0.25", "ring"]
 
 
 def test_of_several_batches_of_a_method_the_best_one_has_its_profile(hand):

@@ -13,6 +13,8 @@ from hpcdl.report.run.declaration import badges
 from hpcdl.report.run.findings import findings
 from hpcdl.report.sections.links import LINKS, NODES
 
+from .conftest import operation
+
 SECOND = 10**9
 
 QUIET = dict.fromkeys(("foreign_ns", "foreign_error_ns", "idle_cores", "steal_ns"), 0)
@@ -48,12 +50,6 @@ def test_ranks_on_emulated_hosts_with_a_core_each_share_none(hand):
     assert (case["emulated"], case["oversubscribed"]) == (True, False)
 
 
-def disturbed(hand, *counted, **fields):
-    hand.train([[80.0] * 12] * len(counted), counters=counted, **fields)
-    run = hand.read()
-    return json.loads(render([run], "json"))["cases"][0]["disturbed"]
-
-
 @pytest.mark.parametrize(
     ("counted", "words"),
     [
@@ -68,28 +64,22 @@ def disturbed(hand, *counted, **fields):
         (rank(foreign_ns=-1, foreign_error_ns=-1, busy_ns=-1, steal_ns=-1), None),
         (rank(involuntary_switches=10**6, load=99.0, retransmissions=999), None),
         ({}, None),
+        ([foreign(4), foreign(9), rank(), foreign(1)], "0.90 cores from rank 1 and 2 other ranks ("),
     ],
 )
-def test_limits(hand, counted, words):
-    found = disturbed(hand, rank(), counted)
-    assert (found is None) if words is None else words in found
-
-
-def test_the_rank_that_lost_most_is_named(hand):
-    counted = (foreign(4), foreign(9), rank(), foreign(1))
-    assert "0.90 cores from rank 1 and 2 other ranks (" in disturbed(hand, *counted)
-
-
-def two_scales(hand, one, two):
-    hand.launches = 2
-    hand.train([[80.0 + n % 3 for n in range(30)]], counters=[one])
-    hand.train([[40.0 + n % 3 for n in range(30)]] * 2, counters=two)
-    return hand.read()
+def test_a_case_is_disturbed_beyond_limits_by_the_rank_that_lost_most(hand, counted, words):
+    counters = counted if isinstance(counted, list) else [rank(), counted]
+    hand.train([[80.0] * 12] * len(counters), counters=counters)
+    (case,) = json.loads(render([hand.read()], "json"))["cases"]
+    assert case["disturbed"] is None if words is None else words in case["disturbed"]
 
 
 @pytest.mark.parametrize(("one", "two"), [(rank(), foreign(5)), (foreign(5), rank())])
 def test_a_disturbed_case_or_base_has_no_verdict(hand, one, two, row):
-    run = two_scales(hand, one, [rank(), two])
+    hand.launches = 2
+    hand.train([[80.0 + n % 3 for n in range(30)]], counters=[one])
+    hand.train([[40.0 + n % 3 for n in range(30)]] * 2, counters=[rank(), two])
+    run = hand.read()
     page = render([run], "md")
     assert "LeNet-5 at 2 ranks: other load disturbed the measurement, an efficiency of 0.988" in page
     assert row(page[page.index("## Scaling") :], "ring", "2")[-1] == "disturbed"
@@ -98,29 +88,24 @@ def test_a_disturbed_case_or_base_has_no_verdict(hand, one, two, row):
     assert base is (one["foreign_ns"] > 0)
 
 
-def three_launches(hand, steal_of_base, steal_of_case, ms):
-    """Cases of 1 and 2 ranks of ``ms``, launches within 1 %, from which the hypervisor took shares of the time."""
-    for launch, noise in enumerate((0.995, 1.0, 1.005)):
-        taken = [rank(steal_ns=round(9 * SECOND * share)) for share in (steal_of_base, steal_of_case)]
-        hand.train([[80 * noise] * 12], counters=taken[:1], launch=launch)
-        hand.train([[ms * noise] * 12] * 2, counters=taken[1:] * 2, launch=launch)
-    return json.loads(render([hand.read()], "json"))["cases"][1]
-
-
 @pytest.mark.parametrize("steal", [(0.0, 0.0), (0.03, 0.03), (0.03, 0.07), (0.07, 0.05)])
 @pytest.mark.parametrize(("ms", "verdict"), [(40, True), (60, False)])
 def test_launches_that_vary_little_have_a_verdict_in_spite_of_steal(hand, steal, ms, verdict):
-    record = three_launches(hand, *steal, ms)
+    """Cases of 1 and 2 ranks, launches within 1 %, from which the hypervisor took shares of the time."""
+    for launch, noise in enumerate((0.995, 1.0, 1.005)):
+        one, two = (rank(steal_ns=round(9 * SECOND * share)) for share in steal)
+        hand.train([[80 * noise] * 12], counters=[one], launch=launch)
+        hand.train([[ms * noise] * 12] * 2, counters=[two] * 2, launch=launch)
+    record = json.loads(render([hand.read()], "json"))["cases"][1]
     assert (record["near_linear"], record["disturbed"]) == (verdict, None)
     assert record["stolen"] == pytest.approx(0.9 * steal[1], abs=1e-6)
 
 
 def test_undisturbed_launches_of_a_case_decide(hand):
     for launch, taken in enumerate((0, 5, 0)):
+        ms = (90.0 if taken else 41.0) + launch / 5
         hand.train([[80.0 + launch / 5] * 12], counters=[rank()], launch=launch)
-        hand.train(
-            [[(90.0 if taken else 41.0) + launch / 5] * 12] * 2, counters=[foreign(taken)] * 2, launch=launch
-        )
+        hand.train([[ms] * 12] * 2, counters=[foreign(taken)] * 2, launch=launch)
     page = render([hand.read()], "md")
     assert "LeNet-5 stays near-linear on 2 ranks with a ring: efficiency " in page
     assert "- Other load disturbed 1 launch, counted over all cases: the interval" in page
@@ -166,29 +151,28 @@ def test_that_none_is_slow_is_said_with_the_slowness_that_would_be_seen(hand, no
     assert re.match(says, NODES.answer(found).headline)
 
 
-def test_a_disturbed_case_accuses_no_link(hand):
-    page = render([all_pairs(hand, [rank(), foreign(5), rank(), rank()])], "md")
-    reason = "the case was disturbed: other processes took 0.50 cores from rank 1"
-    assert f"Not decided: no host can be named as slow, because {reason}" in page
-    assert "The link between" not in page
+DISTURBED = [rank(), foreign(5), rank(), rank()]
+NAMED = "The link between host1 and host2 runs at 66.7 % of the median link's speed."
+NOT_NAMED = (
+    "Not decided: no host can be named as slow, because the case was disturbed: other processes took 0.50 cores"
+)
+ONCE = "Slow once, but not when measured again a second later, and so no finding: 1 pair of ranks."
 
 
-def test_a_disturbed_case_names_the_link_that_was_slow_twice(hand):
-    twice = {"settings": {"confirm": 2}, "measured_again": "[[6, 1.5, 1.5]]"}
-    page = render([all_pairs(hand, [rank(), foreign(5), rank(), rank()], **twice)], "md")
-    assert "The link between host1 and host2 runs at 66.7 % of the median link's speed." in page
-
-
-def test_a_link_that_was_slow_once_is_told_and_no_finding(hand):
-    once = {"settings": {"confirm": 2}, "measured_again": "[[6, 1.5, 1.01]]"}
-    page = render([all_pairs(hand, [rank()] * 4, **once)], "md")
-    assert "No host or link is slow" in page
-    assert "Slow once, but not when measured again a second later, and so no finding: 1 pair of ranks." in page
-
-
-def test_an_undisturbed_case_with_steal_names_its_slow_link(hand):
-    page = render([all_pairs(hand, [rank(steal_ns=SECOND // 2)] * 4)], "md")
-    assert "The link between host1 and host2 runs at 66.7 % of the median link's speed." in page
+@pytest.mark.parametrize(
+    ("counters", "again", "says"),
+    [
+        (DISTURBED, None, [f"{NOT_NAMED} from rank 1"]),
+        (DISTURBED, "[[6, 1.5, 1.5]]", [NAMED]),
+        ([rank()] * 4, "[[6, 1.5, 1.01]]", ["No host or link is slow", ONCE]),
+        ([rank(steal_ns=SECOND // 2)] * 4, None, [NAMED]),
+    ],
+)
+def test_a_link_is_named_if_its_case_was_undisturbed_or_if_it_was_slow_twice(hand, counters, again, says):
+    fields = {"settings": {"confirm": 2}, "measured_again": again} if again else {}
+    page = render([all_pairs(hand, counters, **fields)], "md")
+    assert all(text in page for text in says)
+    assert ("The link between" in page) == (NAMED in says)
 
 
 def test_disturbed_cases_are_in_no_series(hand):
@@ -203,7 +187,6 @@ def test_disturbed_cases_are_in_no_series(hand):
 
 def test_a_table_of_disturbed_collectives_keeps_its_times(hand, row):
     for scheme, ms in (("ring", 1.0), ("native", 5.0)):
-        whole = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0}
-        hand.case([[ms] * 9] * 2, aggregation=scheme, message_bytes=4, counters=[rank(), foreign(5)], **whole)
+        operation(hand, scheme, 4, [ms] * 9, counters=[rank(), foreign(5)], correct=None)
     brief = render([hand.read(suite_text='[suite]\nanswer = "collectives"')], "md")
     assert {"ring", "1.00 ms", "5.00 ms", "not decided: DISTURBED"} <= {*row(brief, "4 B")}

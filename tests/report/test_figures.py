@@ -22,12 +22,16 @@ MAIN = {
 """Title of each report's figure, and its levels."""
 
 
+def figures_of(name):
+    """Return the figures of a kept report, by title."""
+    run = read_pooled([ROOT / f"reports/data/{name}.json.xz"])
+    return figures([replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())])
+
+
 @pytest.mark.parametrize("name", MAIN)
 def test_the_main_figure_of_a_report_answers_its_question(name):
     """It also has no line of one point, unless all are points, and no tick where nothing was measured."""
-    run = read_pooled([ROOT / f"reports/data/{name}.json.xz"])
-    run = replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())
-    (title, chart), *_ = figures([run]).items()
+    (title, chart), *_ = figures_of(name).items()
     begin, levels = MAIN[name]
     assert title.startswith(begin)
     known = {line.name: line.points[0].y for line in chart.series if line.role == "reference"}
@@ -53,21 +57,11 @@ def test_networks_that_are_simulated_stand_beside_one_another(hand):
     assert {line.name.partition(", ")[2] for line in sums.series} == {"rdma-100g", "tcp-100g"}
 
 
-def test_costs_stand_beside_one():
-    """With / without the fabric, not accuracy over time."""
-    run = read_pooled([ROOT / "reports/data/costs.json.xz"])
-    costs = figures([replace(run, suite=(ROOT / "suites/costs.toml").read_text())])[
-        "Time with / without the fabric, tracing"
-    ]
-    assert costs.reference == 1 and {label.partition(":")[0] for label in costs.labels} == {"fabric", "tracing"}
-
-
-def test_published_figures_stand_beside_one_and_memory_is_in_bytes():
+def test_costs_and_published_figures_stand_beside_one_and_memory_is_in_bytes():
     """The bars are the range of each paper's figures without fitted ones; ZeRO-3 needs the least memory."""
-    shown = {}
-    for name in ("published", "memory"):
-        run = read_pooled([ROOT / f"reports/data/{name}.json.xz"])
-        shown |= figures([replace(run, suite=(ROOT / f"suites/{name}.toml").read_text())])
+    costs = figures_of("costs")["Time with / without the fabric, tracing"]  # not accuracy over time
+    assert costs.reference == 1 and {label.partition(":")[0] for label in costs.labels} == {"fabric", "tracing"}
+    shown = figures_of("published") | figures_of("memory")
     papers, memory = shown["Simulated / published"], shown["Memory per rank: ResNet-20, adam"]
     assert papers.reference == 1 and sum(int(label.split()[-2]) for label in papers.labels) == 42
     assert all(low <= middle <= high for middle, low, high in papers.values)

@@ -78,6 +78,7 @@ def test_virtual_time_is_called_so_and_stands_apart(hand, row):
     assert section(page, "Scaling").count("| method") == 2
 
 
+OWN = ("own", "sgd", 0.1)
 NAMES = {
     "one scheme": [("ring", "a", "ring")],
     "one strategy": [("a", "a", "own")],
@@ -99,22 +100,15 @@ NAMES = {
         ("layerwise", "layerwise(bucket_bytes=0)", "ring"),
     ],
     "literature": [
-        ("Downpour", "asynchronous", "own", "sgd", 0.1, "Downpour"),
-        ("Downpour(n_push=5)", "downpour(n_push=5)", "own", "sgd", 0.1, "Downpour"),
-        ("SSP(3)", "ssp(bound=3)", "own", "sgd", 0.1, "SSP(3)"),
-        (
-            "2-softsync(scale_rate=staleness)",
-            "softsync(collect=15,scale_rate=staleness)",
-            "own",
-            "sgd",
-            0.1,
-            "2-softsync",
-        ),
-        ("softsync(scale_rate=none)", "softsync(scale_rate=none)", "own", "sgd", 0.1, ""),
+        ("Downpour", "asynchronous", *OWN, "Downpour"),
+        ("Downpour(n_push=5)", "downpour(n_push=5)", *OWN, "Downpour"),
+        ("SSP(3)", "ssp(bound=3)", *OWN, "SSP(3)"),
+        ("2-softsync(scale_rate=staleness)", "softsync(collect=15,scale_rate=staleness)", *OWN, "2-softsync"),
+        ("softsync(scale_rate=none)", "softsync(scale_rate=none)", *OWN, ""),
     ],
     "two of one name in the literature": [
-        ("ssp", "ssp(bound=0)", "own", "sgd", 0.1, "BSP"),
-        ("m_synchronous", "m_synchronous(collect=all)", "own", "sgd", 0.1, "BSP"),
+        ("ssp", "ssp(bound=0)", *OWN, "BSP"),
+        ("m_synchronous", "m_synchronous(collect=all)", *OWN, "BSP"),
     ],
 }
 
@@ -174,19 +168,15 @@ def test_four_criteria_have_a_winner_each_and_those_it_is_not_told_from(hand, ro
 
 
 ETHERNET = [{"network": name, "settings": {"network": name}} for name in ("ethernet-1g", "ethernet-10g")]
+LOWER = ") lower than Downpour."
 OFTEN = "Downpour is the best method, alone or tied, in 8 of 8 comparisons, by four criteria"
 
 
 @pytest.mark.parametrize(
     ("networks", "accuracy", "begins", "ends"),
     [
-        ([{}], 0.8, "Synchronous training on 1 rank reaches a final accuracy ", ") lower than Downpour."),
-        (
-            [{}],
-            0.905,
-            "Not decided whether methods differ: synchronous training on 1 rank ",
-            ") lower than Downpour.",
-        ),
+        ([{}], 0.8, "Synchronous training on 1 rank reaches a final accuracy ", LOWER),
+        ([{}], 0.905, "Not decided whether methods differ: synchronous training on 1 rank ", LOWER),
         (ETHERNET, 0.5, OFTEN, " in 2 configurations."),
     ],
 )

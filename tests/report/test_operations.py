@@ -1,23 +1,22 @@
+import json
+
+import pytest
+
 from hpcdl.fabric.pairs import rounds
 from hpcdl.report.render import render
 from hpcdl.report.run.findings import findings
 from hpcdl.report.run.names import link_title, title_of
 from hpcdl.report.run.operations import collective_name
-from hpcdl.report.sections.collectives import page, reached
+from hpcdl.report.sections.collectives import contention_charts, page, reached
 
-from .conftest import steps
+from .conftest import operation, steps
 
 ASKED = '[suite]\nanswer = "collectives"'
 
 
-def operation(hand, scheme, size, ms, **fields):
-    whole = {"kind": "collective", "collective": "allreduce", "dtype": "float32", "warmup_steps": 0, **fields}
-    hand.case([ms] * 2 if isinstance(ms, list) else [[ms]], aggregation=scheme, message_bytes=size, **whole)
-
-
 def test_one_launch_is_inconclusive(hand, row, whole):
     for scheme, ms in (("ring", 1.0), ("native", 5.0)):
-        operation(hand, scheme, 4, steps(ms), correct=True)
+        operation(hand, scheme, 4, steps(ms))
     page = whole(hand.read(suite_text=ASKED))
     assert (
         "\nOne launch decides nothing: for an allreduce on 2 ranks a ring has the lowest median at 4 B, 5.00 "
@@ -33,7 +32,7 @@ def test_who_is_fastest_at_which_size(hand, row, whole):
     hand.launches = 2
     for size, ring, native in ((4, 2.0, 1.0), (4096, 2.0, 1.0), (65536, 1.0, 1.0), (1 << 20, 1.0, 2.0)):
         for scheme, ms in (("ring", ring), ("native", native)):
-            operation(hand, scheme, size, steps(ms), correct=True)
+            operation(hand, scheme, size, steps(ms))
     page = whole(hand.read(suite_text=ASKED))
     assert (
         "\nFor an allreduce on 2 ranks the MPI library is fastest, or tied, from 4 B to 64 KiB, and a ring "
@@ -49,8 +48,8 @@ def test_who_is_fastest_at_which_size(hand, row, whole):
 def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, whole):
     """One launch of five reads 12.3 ms, four 2.4 to 2.6: by each launch alone two_shot would win or lose clearly."""
     for launch, ms in enumerate((2.4, 12.3, 2.5, 2.6, 2.45)):
-        operation(hand, "two_shot", 4096, steps(ms), correct=True, launch=launch)
-        operation(hand, "ring", 4096, steps(3.0 + launch / 100), correct=True, launch=launch)
+        operation(hand, "two_shot", 4096, steps(ms), launch=launch)
+        operation(hand, "ring", 4096, steps(3.0 + launch / 100), launch=launch)
     page = whole(hand.read(suite_text=ASKED))
     assert "\nFor an allreduce on 2 ranks two-shot is fastest, or tied, at 4 KiB.\n" in page
     low, high = row(page, "two_shot", size="4 KiB")["p50 95 %"].removesuffix(" ms").split(" to ")
@@ -62,9 +61,9 @@ def test_a_scheme_whose_launches_vary_is_neither_fastest_nor_beaten(hand, row, w
 
 def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
     for launch, ms in enumerate((1.0, 1.02, 0.99)):
-        operation(hand, "ring", 4096, steps(ms), correct=True, launch=launch)
-        operation(hand, "native", 4096, steps(2 * ms), correct=True, launch=launch)
-    operation(hand, "butterfly", 4096, steps(1.4), correct=True, launch=0)
+        operation(hand, "ring", 4096, steps(ms), launch=launch)
+        operation(hand, "native", 4096, steps(2 * ms), launch=launch)
+    operation(hand, "butterfly", 4096, steps(1.4), launch=0)
     page = whole(hand.read(suite_text=ASKED))
     assert (
         "\nNot decided (too few undisturbed launches): for an allreduce on 2 ranks a ring has the lowest median at 4 KiB, "
@@ -74,7 +73,7 @@ def test_a_scheme_of_one_launch_is_neither_tied_nor_beaten(hand, row, whole):
 
 
 def test_what_was_chosen_is_named(hand, row, whole):
-    operation(hand, "auto", 4, steps(1.0), correct=True, chosen="butterfly")
+    operation(hand, "auto", 4, steps(1.0), chosen="butterfly")
     page = whole(hand.read(suite_text=ASKED))
     assert row(page, "4 B", "auto = butterfly")[-1] == "yes"
 
@@ -85,7 +84,7 @@ def test_a_suite_can_ask_which_share_of_the_links_rate_is_reached(hand):
         for launch in range(3):
             for scheme, factor in (("native", 1.0), ("ring", 2.0)):
                 times = [ms * factor * (1 + launch / 100)] * 9
-                operation(hand, scheme, size, times, correct=True, launch=launch)
+                operation(hand, scheme, size, times, launch=launch)
     emulated = {"emulated": {"hosts": 2, "rate": "400mbit", "slow": {}, "bytes_per_second": {"a": 5e7, "b": 5e7}}}
     asked = findings([hand.read(emulated, suite_text='[suite]\nanswer = "bus_bandwidth"')])[0]
     says = reached(asked)
@@ -146,3 +145,25 @@ def test_a_page_shows_times_and_rates_of_exchanges_and_the_slowest_host(hand, ro
     )
     crowded = render([hand.read({"cpu": {"physical_cores": 2}})], "md")
     assert "in 4.00 ms; ranks share cores, so that no slow host can be named." in crowded
+
+
+def test_schemes_are_compared_over_topologies(hand, row):
+    """In one table, the scheme first that is least behind the fastest."""
+    for scheme, times in (("ring", (1.0, 3.0)), ("direct", (0.5, 4.0))):
+        for sides, ms in zip(([8], [4, 2]), times, strict=True):
+            settings = json.dumps({"topology": {"name": "torus", "sides": sides}})
+            fields = {"case": f"{scheme}-{sides}", "ranks": 8, "network": "lan", "settings": settings}
+            operation(hand, scheme, 1 << 20, [ms] * 3, **fields)
+    run = hand.read(suite_text="[suite]\nname = 's'\nanswer = 'contention'\n")
+    text = render([run], "markdown")
+    assert (
+        "\nOn 8 ranks no scheme is nearly the fastest on all 2 topologies; a direct exchange comes closest, with at most 1.33 "
+        "times the fastest time (an allreduce of 1 MiB, lan).\n" in text
+    )
+    assert "- Fastest on torus of 8: a direct exchange." in text
+    assert "- Fastest on torus of 4 x 2: a ring." in text
+    assert row(text, "ring") == ["ring", "1.00 ms", "3.00 ms", "2.00"]
+    assert text.index("| direct") < text.index("| ring")
+    (chart,) = contention_charts(*findings([run]))
+    assert (chart.labels, chart.reference) == (["a direct exchange", "a ring"], 1)
+    assert chart.values == [pytest.approx((7 / 6, 1, 4 / 3)), pytest.approx((1.5, 1, 2))]

@@ -69,23 +69,18 @@ def test_the_answer_counts_figures_by_their_error_and_names_those_that_are_misse
     assert [sentence.split(":")[0] for sentence in uncounted] == ["Not counted", "Not simulated"]
 
 
-def test_speedups_are_relative_to_the_stated_case_on_one_rank(paper):
+def test_speedups_are_relative_to_the_stated_case_on_one_rank_of_the_same_machine(paper):
+    begin = 'name = "a"\nquantity = "speed-up per image"\n'
     records = [record(model="m", ranks=1, global_batch=batch, step_seconds=batch + 2) for batch in (2, 8)]
     records += [record(model="m", ranks=4, global_batch=8, step_seconds=5.0)]
+    case = 'case = {model = "m", global_batch = 8}\nvalues = {4 = 4}'
     for base, speedup in ((2, 3.2), (8, 2)):
-        (figure,) = paper(
-            f'name = "a"\nquantity = "speed-up per image"\nbase = {{global_batch = {base}}}\n'
-            'case = {model = "m", global_batch = 8}\nvalues = {4 = 4}',
-            records,
-        )
+        (figure,) = paper(f"{begin}base = {{global_batch = {base}}}\n{case}", records)
         assert figure.here == pytest.approx(speedup)
-
-
-def test_speedups_are_relative_to_one_rank_of_the_same_machine(paper):
     records = [record(model="m", device="k20", ranks=4, step_seconds=2.5, parallelism="model(data=1)")]
     records += [record(model="m", device=name, ranks=1, step_seconds=s) for name, s in (("k20", 8), ("h100", 1))]
     case = 'case = {model = "m", device = "k20", parallelism = "model(data=1)"}\nvalues = {4 = 4}'
-    (figure,) = paper(f'name = "a"\nquantity = "speed-up per image"\n{case}', records)
+    (figure,) = paper(f"{begin}{case}", records)
     assert figure.here == pytest.approx(3.2)
 
 

@@ -1,5 +1,7 @@
 """Predictions beside what others measured on real clusters: errors for jobs left out, pairs of jobs, and presets."""
 
+from operator import attrgetter
+
 import pandas as pd
 import pytest
 
@@ -14,11 +16,8 @@ def found(hand):
     """A simulated ring on a preset, 20 % faster than one of a job was; and one that nobody measured."""
     common = {"kind": "collective", "collective": "allreduce", "aggregation": "ring", "network": "slingshot-11"}
     wanted = ("lumi", "allreduce", "ring", 32, 4194304)
-    measured = next(
-        each
-        for each in comparable()
-        if (each.machine, each.collective, each.scheme, each.nodes, each.message_bytes) == wanted
-    )
+    keys = attrgetter("machine", "collective", "scheme", "nodes", "message_bytes")
+    measured = next(each for each in comparable() if keys(each) == wanted)
     hand.case([[800 * measured.seconds] * 3], case="known", ranks=32, message_bytes=4194304, **common)
     hand.case([[1.0] * 3], case="nobody measured this", ranks=17, message_bytes=4194304, **common)
     (own,) = findings([hand.read(suite_text="[suite]\nname = 's'\nanswer = 'clusters'\n")])

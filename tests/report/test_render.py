@@ -2,6 +2,7 @@ import csv
 import io
 import itertools
 import json
+import re
 
 import pytest
 from conftest import Hand
@@ -92,6 +93,8 @@ def test_markdown_job_and_method(page, row):
     assert "Cases of kind train: 2 warm-up steps left out, then 30 measured steps per case." in page
     assert "all aggregations run the same program there" in page
     assert "```toml\n[suite]\nname = 's'\n```" in page
+    for line, following in itertools.pairwise(page.splitlines()):  # tables are aligned
+        assert len(line) == len(following) or not (line[:1] == following[:1] == "|")
 
 
 def test_markdown_accuracy_over_seeds(page, row):
@@ -102,6 +105,19 @@ def test_markdown_accuracy_over_seeds(page, row):
     assert cells["target reached"] == "1 of 2"
     assert row(accuracy, "1 rank (any scheme)")["target reached"] == "3 of 6"
     assert "none" not in accuracy
+
+
+def test_time_to_target_is_in_the_row_or_not_reached(hand, row):
+    """Twice as many images a second, but not half the time to the accuracy."""
+    for ranks, times in {1: (8.0, 8.0), 2: (5.0, 5.0), 4: (2.0, None)}.items():
+        for seed, time in enumerate(times, 1):
+            at_end = [(32, 4.0, time or 1.0, 0.3, 0.95 if time else 0.5, 2048)]
+            whole = {"scaling": "weak", "batch_per_rank": 16, "global_batch": 16 * ranks, "target_accuracy": 0.9}
+            hand.train([[80.0] * 22] * ranks, ranks=ranks, seed=seed, evaluations=at_end, **whole)
+    page = render([hand.read()], "markdown")
+    assert row(page, "ring", "2")[-2] == "5.00 s"
+    assert row(page, "ring", "4")[-2] == "not reached"
+    assert "best accuracy" in page  # of interest where a target is missed
 
 
 def test_exposed_communication_is_never_negative(hand, row, whole):
@@ -165,13 +181,6 @@ def test_the_answer_and_its_table_are_on_the_first_screen_of_a_terminal(run):
     assert any(line.startswith("- FAILED case collective-ring") for line in lines)
 
 
-def test_markdown_tables_are_aligned(page):
-    lines = page.splitlines()
-    for line, following in itertools.pairwise(lines):
-        if line.startswith("|") and following.startswith("|"):
-            assert len(line) == len(following)
-
-
 def test_a_summary_has_the_best_rows_and_says_where_the_others_are(hand):
     schemes = ["ring", "tree", "native", "binomial", "butterfly", "bruck", "chain"]
     for slower, scheme in enumerate(schemes):
@@ -195,13 +204,15 @@ def test_weak_scaling_without_one_rank(hand):
     assert "INCOMPLETE:" in page
 
 
-def test_one_scale_says_nothing_of_scaling(hand, row):
+def test_one_scale_says_nothing_of_scaling_and_job_and_method_come_last(hand, row):
     hand.train([steps(20)] * 2, aggregation="ring")
     hand.train([steps(30)] * 2, aggregation="tree")
     page = render([hand.read()], "md")
     assert "efficiency" not in page[page.index("## Scaling") :].split("\n## ")[0]
     assert "near-linear at" not in page
     assert row(page, "tree", ranks="2")["step"] == "30.0 ms"
+    titles = re.findall("^## (.*)", page, re.MULTILINE)
+    assert (titles[0], *titles[-3:]) == ("Verdict", "Settings", "Job", "Method and how to reproduce")
 
 
 def test_a_run_without_measured_steps_is_complete(hand):

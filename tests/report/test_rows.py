@@ -1,15 +1,18 @@
-"""Rows of CSV and JSON say which run they are of, when, where and with what software it was measured."""
+"""Rows of CSV and JSON say of which run they are, when, where and by what it was measured, and fit the JSON Schema."""
 
 import csv
 import io
 import json
+from pathlib import Path
 
+import jsonschema
 import pytest
 
 import hpcdl
 from hpcdl.report.render import render
 from hpcdl.trace.schema import read
 
+SCHEMA = json.loads((Path(hpcdl.__file__).parent / "report/schema.json").read_text(encoding="utf-8"))
 ENVIRONMENT = {
     "date": "2026-01-02T03:04:05+00:00",
     "mpi": {"library": "MPICH", "version": "5.0.2"},
@@ -27,6 +30,7 @@ def rows(*runs, form="json"):
 
 
 def test_a_row_says_where_it_is_from(hand):
+    """Changed files and a task of a job array show, too."""
     run = hand.train([[2.0] * 8] * 3).train([[2.0] * 8]).read(ENVIRONMENT)
     three, one = rows(run)
     origin = {
@@ -41,12 +45,9 @@ def test_a_row_says_where_it_is_from(hand):
     }
     assert {name: three[name] for name in origin} == origin
     assert one["hosts"] == "n1"
-
-
-def test_changed_files_and_a_task_of_a_job_array_show(hand):
     changed = {"git": {"commit": "0123abc", "changed_files": 2}}
     array = {"variables": {"SLURM_JOB_ID": "43", "SLURM_ARRAY_JOB_ID": "41", "SLURM_ARRAY_TASK_ID": "2"}}
-    (row,) = rows(hand.train([[2.0] * 8]).read(ENVIRONMENT | changed | array))
+    row, _ = rows(hand.read(ENVIRONMENT | changed | array))
     assert (row["commit"], row["slurm_job"]) == ("0123abc-dirty", "41_2")
 
 
@@ -78,3 +79,16 @@ def test_a_frame_has_the_columns_of_the_kinds_in_its_runs_or_all(hand):
     assert {"seconds_to_target", "stages"} <= {*every.columns} - {*both.columns}
     assert [*every.columns] == [*rows(hand.read())[0]]
     assert list(both["step_seconds"].isna()) == [False, True]
+
+
+def test_a_document_is_valid_and_a_wrong_type_is_not(illustrated_run):
+    text = render([illustrated_run], "json")
+    document = json.loads(text)
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    jsonschema.validate(document, SCHEMA)
+    assert {"train", "collective", "pairwise"} == {case["kind"] for case in document["cases"]}
+    for column, value in (("ranks", "4"), ("kind", "other"), ("step_seconds", "1 s")):
+        wrong = json.loads(text)
+        wrong["cases"][0][column] = value
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, SCHEMA)

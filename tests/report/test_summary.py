@@ -6,6 +6,8 @@ from hpcdl.report.formats.document import Document, Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.writers import coloured, plain
 
+from .conftest import on_terminal
+
 NAMES = ("parameter_server", "hierarchical(inner=ring)", "sharded_parameter_server")
 HEADER = ("method", "ranks", *(f"measured time {n}" for n in range(6)), "near-linear")
 TABLE = Table(
@@ -29,7 +31,7 @@ def test_values_that_all_rows_share_stand_above_the_table():
     """Names of a trace have no control characters there, either."""
     rows = [(f"m{n}", "\x1b4", "0.989", f"{n} s") for n in range(9)]
     table = Table("digits", ("method", "ranks", "accuracy", "time"), rows).first(9)
-    text = plain([Document("d", [Section("s", tables=[table])])])
+    text = on_terminal(table)
     shared = "The same in all 9 rows: ranks \\x1b4, accuracy 0.989."
     assert text.startswith(f"d\n\nS\ndigits\n{shared}\nmethod  time\nm0       0 s\n")
 
@@ -46,7 +48,7 @@ def test_columns_that_answer_are_left_out_at_no_width(monkeypatch):
     assert short.left_out == "report.html also has the columns: number 6, number 7, number 8."
     for columns in (60, 80):
         monkeypatch.setenv("COLUMNS", str(columns))
-        text = plain([Document("d", [Section("s", tables=[short])])])
+        text = on_terminal(short)
         (row,) = (line.split() for line in text.splitlines() if line.startswith("m1"))
         assert row[-5:] == ["1", "(0", "to", "2)", "no"]
         assert not {"error", "verdict"} & set(text.partition("wider terminal:")[2].replace(",", " ").split())
@@ -69,7 +71,7 @@ def test_a_long_verdict_is_wrapped_before_columns_are_left_out(monkeypatch):
     header, cells = ("method", "ranks", "step", "near-linear"), ("sharded_parameter_server", "2", "6.58 ms")
     verdict = "inconclusive: too many cases for this difference"
     table = Table("", header, [(*cells, verdict)], 1, answers=("near-linear",))
-    shown = plain([Document("title", [Section("Scaling", tables=[table])])])
+    shown = on_terminal(table)
     assert all(cell in shown for cell in cells)
     assert "on a wider terminal" not in shown
     assert max(map(len, shown.splitlines())) <= 80
@@ -80,7 +82,7 @@ def test_groups_are_headings_of_their_rows_if_a_terminal_is_narrow(monkeypatch):
     names = ("simulated DistBelief's speech network", "replayed GoogLeNet")
     rows = [(f"a_method_of_a_long_name_{n}", "1 s") for n in "ab"]
     tables = [Table(name, ("method", "time"), rows) for name in names]
-    text = plain([Document("d", [Section("s", tables=Section("s", tables=tables, per="setting").answering(8))])])
+    text = on_terminal(*Section("s", tables=tables, per="setting").answering(8))
     assert "method                     time\n" in text
     for name in names:
         assert f"\n{name}:\na_method_of_a_long_name_a   1 s\na_method_of_a_long_name_b   1 s\n" in text

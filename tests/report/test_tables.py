@@ -1,7 +1,8 @@
-"""The one rule of all tables, held on every kept run and on a run with content for every section."""
+"""The one rule of all tables, held on the run of each report and on a run with content for every section."""
 
 import html as web
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,29 +10,29 @@ import pytest
 from hpcdl.analysis.run.pooling import read_pooled
 from hpcdl.report.contents import document, short, summary
 from hpcdl.report.formats import html
-from hpcdl.report.formats.document import Document, Section
 from hpcdl.report.formats.tables import Table
 from hpcdl.report.formats.writers import latex_table, plain
 from hpcdl.report.run.findings import findings
 
-KEPT = sorted((Path(__file__).parents[2] / "reports/data").glob("*.json.xz"))
+from .conftest import on_terminal
+
+REPORTS = Path(__file__).parents[2] / "reports"
+PARTS = {one["name"] for one in tomllib.loads((REPORTS / "reports.toml").read_text())["report"] if "of" in one}
+"""Of other reports."""
+KEPT = sorted({path.name.partition(".")[0] for path in (REPORTS / "data").glob("*.json.xz")} - PARTS)
 UNIT = r"(?:%|[num]?s|min|h|(?:[kMGT]i?)?B(?:/s)?|[kMG]?bit(?:/s)?)(?![\w/])"
 
 
-@pytest.fixture(scope="module", params=[*(path.name for path in KEPT), "illustrated"])
+@pytest.fixture(scope="module", params=[*KEPT, "illustrated"])
 def found(request):
     if request.param == "illustrated":
         return findings([request.getfixturevalue("illustrated_run")])[0]
-    return findings([read_pooled([KEPT[0].parent / request.param])])[0]
+    return findings([read_pooled([REPORTS / f"data/{request.param}.json.xz"])])[0]
 
 
 def tables(found):
-    return [
-        table
-        for page in (document(found), short(found), summary(found))
-        for s in page.sections
-        for table in s.tables
-    ]
+    pages = (document(found), short(found), summary(found))
+    return [table for page in pages for section in page.sections for table in section.tables]
 
 
 def parts(text):
@@ -97,36 +98,31 @@ def test_intervals_reasons_and_parts_of_names_stand_once():
     assert table.key == "step (95 %)"
 
 
-def test_no_name_is_shortened_to_nothing():
+def test_no_name_is_shortened_to_nothing_and_words_that_begin_alike_are_no_shared_part():
     rows = [("exchange-fabric-ring", "1"), ("exchange-fabric-ring-p2", "2"), ("exchange-fabric-ring-p2-p2", "3")]
     table = Table("", ("case", "n"), rows).presented()
     assert [name for name, _ in table.rows] == ["ring", "ring-p2", "ring-p2-p2"]
     assert table.presented() == table
-
-
-def test_words_that_begin_alike_are_no_shared_part():
     rows = [("parameter averaging", "1"), ("parameter server", "2")]
     assert Table("", ("method", "n"), rows).presented().rows == rows
 
 
-@pytest.mark.parametrize("columns", [40, 60, 80])
-def test_names_break_between_their_parts(monkeypatch, columns):
-    monkeypatch.setenv("COLUMNS", str(columns))
+def test_names_break_between_their_parts(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
     rows = [(f"sharded_parameter_server(segment_bytes={n})", "0.951 (0.931 to 0.980)", "12.3 ms") for n in (1, 2)]
     table = Table("", ("name", "efficiency (95 %)", "step"), rows)
-    text = plain([Document("d", [Section("s", tables=[table])])])
+    text = on_terminal(table)
     around = "d S The same in both rows name efficiency (95 %) step"
-    assert max(map(len, text.splitlines())) <= columns
+    assert max(map(len, text.splitlines())) <= 40
     assert not parts(text) - parts(" ".join(map(" ".join, [*rows, (around,)]))) - {""}
 
 
 def test_a_narrow_terminal_leaves_out_an_interval_before_its_value(monkeypatch):
     rows = [(f"m{n}", f"{n}.00 ms", f"{n}.10 to {n}.90 ms", f"0.9{n}", f"0.8{n} to 0.9{n}") for n in (1, 2)]
     table = Table("", ("method", "step", "95 %", "efficiency", "efficiency 95 %"), rows, answers=("efficiency",))
-    page = [Document("d", [Section("s", tables=[table])])]
     monkeypatch.setenv("COLUMNS", "80")
-    assert "\nm1      1.00 ms (1.10 to 1.90 ms)  0.91 (0.81 to 0.91)\n" in plain(page)
+    assert "\nm1      1.00 ms (1.10 to 1.90 ms)  0.91 (0.81 to 0.91)\n" in on_terminal(table)
     monkeypatch.setenv("COLUMNS", "50")
-    text = plain(page)
+    text = on_terminal(table)
     assert "\nmethod     step    efficiency (95 %)\nm1      1.00 ms  0.91 (0.81 to 0.91)\n" in text
     assert text.endswith("\nMore columns on a wider terminal: step (95 %).\n")

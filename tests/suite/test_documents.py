@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import itertools
 import re
 import shlex
 import tomllib
@@ -60,9 +61,8 @@ def test_commands_and_their_options_exist(capsys):
 @pytest.mark.parametrize("topic", ["compression", "datasets", "models", "predict", "training"])
 def test_a_page_begins_with_its_command_and_what_that_prints(topic, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "76")
-    block = re.match(
-        r"# .*\n\n```console\n\$ hpcdl (.*)\n((?:.*\n){10})\.\.\.\n```\n", text_of(f"hpcdl/docs/{topic}.md")
-    )
+    begin = r"# .*\n\n```console\n\$ hpcdl (.*)\n((?:.*\n){10})\.\.\.\n```\n"
+    block = re.match(begin, text_of(f"hpcdl/docs/{topic}.md"))
     assert main(shlex.split(block[1])) == 0
     assert capsys.readouterr().out.startswith(block[2])
 
@@ -91,10 +91,14 @@ def test_the_table_of_suites_has_all_of_them_and_what_a_suite_needs_is_said_wher
             assert not needs.get(name) or "case.dataset=" in options, (document, name)
 
 
-def test_paths_that_are_named_exist():
-    for document in [*DOCUMENTS, "CONTRIBUTING.md"]:
-        for path in re.findall(r"`((?:hpcdl|suites|slurm|reports|tests)/[\w./-]+)`", text_of(document)):
-            assert (ROOT / path).exists(), path
+def test_paths_and_functions_that_are_named_exist():
+    text = "\n".join(map(text_of, [*DOCUMENTS, "CONTRIBUTING.md"]))
+    for path in re.findall(r"`((?:hpcdl|suites|slurm|reports|tests)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+    for words, path in re.findall(r"((?:`\w+`(?: and |, )?)+) in `(hpcdl/[\w/]+\.py)`", text):
+        source = (ROOT / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`(\w+)`", words):
+            assert re.search(rf"^(?:async )?(?:def|class) {name}\b", source, re.MULTILINE), (name, path)
 
 
 def test_files_that_the_docstrings_of_rooms_name_exist():
@@ -114,14 +118,6 @@ def test_the_map_of_folders_is_complete():
     assert folders <= listed
     for name in listed:
         assert (ROOT / "hpcdl" / name).exists() or (ROOT / name).exists(), name
-
-
-def test_functions_that_are_named_exist_in_their_files():
-    text = "\n".join(map(text_of, [*DOCUMENTS, "CONTRIBUTING.md"]))
-    for words, path in re.findall(r"((?:`\w+`(?: and |, )?)+) in `(hpcdl/[\w/]+\.py)`", text):
-        source = (ROOT / path).read_text(encoding="utf-8")
-        for name in re.findall(r"`(\w+)`", words):
-            assert re.search(rf"^(?:async )?(?:def|class) {name}\b", source, re.MULTILINE), (name, path)
 
 
 def test_the_table_of_a_kind_has_all_its_keys():
@@ -145,16 +141,6 @@ def test_the_table_of_strategies_has_all_settings():
         assert set(settings_of(find("training", name))) <= words, name
 
 
-def words_of_settings():
-    """Return setting, owner and values of each row of a table in suites/README.md."""
-    table = text_of("suites/README.md").partition("| setting | of | values |")[2].partition("\n\n")[0]
-    for row in table.splitlines()[2:]:
-        settings, owners, values = (re.findall(r'`"?(\w+)"?`', cell) for cell in row.strip("| ").split(" | "))
-        words = re.findall(r'`"(\w+)"`', row)
-        assert settings, values
-        yield from ((setting, owner, words) for setting in settings for owner in owners)
-
-
 KEY_OF = {"training": "training", "aggregation": "aggregation", "models": "model"}
 """Key of a case by folder of the registry."""
 
@@ -167,33 +153,36 @@ def test_values_of_settings_are_the_documented_ones(parsed):
         dataset = {"name": "synthetic", "shape": [32, 32, 3]}
         parsed(ranks=4, steps=4, dataset=dataset, **scheme, **{key: {"name": owner, setting: word, **strength}})
 
-    for setting, owner, words in words_of_settings():
-        for word in words:
-            load(setting, owner, word)
-        with pytest.raises(suite.UsageError) as refused:
-            load(setting, owner, "zzz")
-        known = re.findall(r"\w+", str(refused.value))
-        assert not set(words) - set(known)
+    table = text_of("suites/README.md").partition("| setting | of | values |")[2].partition("\n\n")[0]
+    for row in table.splitlines()[2:]:
+        settings, owners, values = (re.findall(r'`"?(\w+)"?`', cell) for cell in row.strip("| ").split(" | "))
+        assert settings, values
+        words = re.findall(r'`"(\w+)"`', row)
+        for setting, owner in itertools.product(settings, owners):
+            for word in words:
+                load(setting, owner, word)
+            with pytest.raises(suite.UsageError) as refused:
+                load(setting, owner, "zzz")
+            assert {*words} <= {*re.findall(r"\w+", str(refused.value))}
 
 
 def test_tables_of_pages_are_those_of_hpcdl_list():
     for text in map(text_of, PAGES):
         assert text == with_tables(text), "python tests/suite/tables.py writes them again"
     described, text = REPORT.read_text(encoding="utf-8"), SCHEMA.read_text(encoding="utf-8")
-    assert (described, text) == (with_columns(described), schema()), (
-        "python tests/suite/tables.py writes them again"
-    )
+    assert (described, text) == (with_columns(described), schema()), "python tests/suite/tables.py writes them"
 
 
 def test_a_newcomer_finds_the_question_in_the_list_of_pages(capsys):
+    assert main(["help"]) == 0
+    listed = capsys.readouterr().out
     for topic, question in {
         "nightly": "How do I compare two nights?",
         "scaling": "What does efficiency mean here?",
         "training": "Which strategies are there?",
         "batch": "How do I run it under Slurm?",
     }.items():
-        assert main(["help"]) == 0
-        assert question in capsys.readouterr().out
+        assert question in listed
         assert main(["help", topic]) == 0
         assert f"\n## {question}\n" in capsys.readouterr().out
 

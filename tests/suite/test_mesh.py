@@ -6,12 +6,12 @@ from contract.cases import ran
 from hpcdl.cases.train import memory_bytes
 from hpcdl.nn.volumes import volumes
 
-SPEECH = {"model": "distbelief_speech", "dataset": {"name": "synthetic", "shape": [11, 40, 1], "classes": 8192}}
-
 
 def test_each_rank_needs_memory_for_its_parts_only(parsed):
     """Half a network and its gradients, and the outputs of the rank's images."""
-    whole, half = (memory_bytes(parsed(**SPEECH, **changed)[0].spec) for changed in ({}, {"mesh": {"model": 2}}))
+    dataset = {"name": "synthetic", "shape": [11, 40, 1], "classes": 8192}
+    speech = {"model": "distbelief_speech", "dataset": dataset}
+    whole, half = (memory_bytes(parsed(**speech, **changed)[0].spec) for changed in ({}, {"mesh": {"model": 2}}))
     assert whole - half == 4 * 41_777_152
 
 
@@ -47,11 +47,9 @@ def test_the_ratio_of_compression_counts_no_activations(parsed, compression, agg
     assert ran(case)[0][0]["compression_ratio"] == ratio
 
 
-PIPELINE = {"training": {"name": "pipeline", "microbatches": 4}, "mesh": {"pipeline": 2}}
-
-
 def test_a_batch_per_rank_is_that_of_a_pipeline(parsed):
-    (case,) = parsed(**PIPELINE, ranks=6, global_batch=None, batch_per_rank=16)
+    pipeline = {"training": {"name": "pipeline", "microbatches": 4}, "mesh": {"pipeline": 2}}
+    (case,) = parsed(**pipeline, ranks=6, global_batch=None, batch_per_rank=16)
     fields = case.fields()
     assert (fields["global_batch"], fields["stages"], fields["microbatches"]) == (48, 2, 4)
     assert fields["parallelism"] == "pipeline(pipeline=2)"

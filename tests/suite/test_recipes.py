@@ -13,6 +13,7 @@ import yaml
 from conftest import ended
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from hpcdl.cli import main
 from hpcdl.report.formats.writers import openmetrics
 from hpcdl.report.history_exports import gauges
 
@@ -42,21 +43,17 @@ def test_every_metric_of_the_dashboard_and_the_alerts_is_exported():
 
 
 def test_jobs_of_gitlab_and_github_run_commands_that_exist(capsys):
-    from hpcdl.cli import main
-
     gitlab = yaml.safe_load((SLURM / "gitlab-ci.yml").read_text())["hpcdl-interconnect"]["script"]
     github = yaml.safe_load((SLURM / "github-workflow.yml").read_text())["jobs"]["hpcdl"]["steps"]
     lines = [line for step in github for line in step.get("run", "").splitlines()] + gitlab
     commands = [line.split("||")[0].split()[1:] for line in lines if line.strip().startswith("hpcdl ")]
     assert [words[0] for words in commands] == ["run", "compare"] * 2
     for words in commands:
-        assert {word for word in words if word.startswith("--")} <= options_of(main, capsys, words[0])
-
-
-def options_of(main, capsys, command):
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    return set(re.findall(r"--[\w-]+", capsys.readouterr().out))
+        with pytest.raises(SystemExit):
+            main([words[0], "--help"])
+        assert {word for word in words if word.startswith("--")} <= {
+            *re.findall(r"--[\w-]+", capsys.readouterr().out)
+        }
 
 
 DOCUMENT = {
@@ -96,11 +93,8 @@ def test_reframe_runs_its_tests_with_references(tmp_path, code, fails):
 def test_packages_have_this_version_and_all_that_hpcdl_needs():
     spack = ast.parse((SLURM / "spack/package.py").read_text())
     calls = [node for node in ast.walk(spack) if isinstance(node, ast.Call) and getattr(node.func, "id", "")]
-    named = {
-        (call.func.id, call.args[0].value)
-        for call in calls
-        if call.args and isinstance(call.args[0], ast.Constant)
-    }
+    first = [(call.func.id, call.args[0]) for call in calls if call.args]
+    named = {(name, argument.value) for name, argument in first if isinstance(argument, ast.Constant)}
     assert ("version", PROJECT["version"]) in named
     packages = {text.partition("@")[0] for name, text in named if name == "depends_on"}
     assert {f"py-{name.lower()}" for name in NEEDED} <= packages

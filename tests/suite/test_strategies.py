@@ -1,7 +1,5 @@
 """Traits that a strategy declares, and the settings of a case that they allow."""
 
-import pytest
-
 from hpcdl.analysis.run.record import Record
 
 STRATEGIES = """
@@ -20,19 +18,13 @@ TRAITS = Strategy(check=check, title=title)
 """
 
 
-@pytest.fixture(autouse=True)
-def _strategies(tmp_path, monkeypatch):
+def test_a_users_strategy_checks_all_its_settings(parsed, refused, written, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_strategies.py").write_text(STRATEGIES)
-
-
-def mine(**settings):
-    return {"name": "my_strategies:mine", **settings}
-
-
-def test_a_users_strategy_checks_all_its_settings(parsed):
-    cases = parsed(training=[mine(gait="trot"), mine(gait="trot", pace=2)], ranks=4)
+    mine = {"name": "my_strategies:mine", "gait": "trot"}
+    cases = parsed(training=[mine, {**mine, "pace": 2}], ranks=4)
     assert [case.fields()["system"] for case in cases] == ["trot at 3", "trot at 2"]
+    assert "training: pace: 3 on 2 ranks" in refused(written(training=mine, ranks=2))
 
 
 def test_limits_of_a_training_are_those_that_it_reaches(parsed):

@@ -12,17 +12,8 @@ import pytest
 from contract.traces import changed, refused
 
 import hpcdl
-from hpcdl.trace.recorder import (
-    PIECE,
-    CaseRecord,
-    Evaluation,
-    Recorder,
-    Step,
-    TraceError,
-    Update,
-    from_bytes,
-    to_bytes,
-)
+from hpcdl.trace import recorder as recorders
+from hpcdl.trace.recorder import PIECE, CaseRecord, Evaluation, Recorder, Step, TraceError, Update
 from hpcdl.trace.schema import merge, read, write_part
 
 
@@ -98,12 +89,9 @@ def test_a_folder_with_parts_only_is_incomplete(tmp_path):
     assert (len(run.cases), run.environment, run.suite) == (1, {"key": "k"}, "s")
 
 
-NOTHING = {"kind": "train", "ranks": 0}
-
-
 def test_the_largest_numbers_of_suites_and_counters_are_read(tmp_path):
     counters = {"network": {"eth0": {"rx_bytes": 2**64 - 1}}}
-    fields = {**NOTHING, "seed": 2**63 - 1}
+    fields = {"kind": "train", "ranks": 0, "seed": 2**63 - 1}
     write_part(tmp_path / "a.h5", CaseRecord(fields), environment={"counters": counters})
     run = read(tmp_path / "a.h5")
     assert (run.described, run.environment) == ([fields], {"counters": counters})
@@ -197,7 +185,7 @@ def test_packs_what_was_recorded_to_bytes_and_back():
     recorder.evaluations.append(Evaluation(1, 0.5, 0.25, 1.25, 0.75, 32, 0.125, 2.0, 0.5, 0.75))
     recorder.updates.append(Update(60, 3, 10, 4, 0.5))
     recorder.clock_offset_ns = -17
-    packed = from_bytes(to_bytes(recorder.pack()))
+    packed = recorders.from_bytes(recorders.to_bytes(recorder.pack()))
     for name, array in recorder.pack().items():
         assert packed[name].dtype == array.dtype
         assert packed[name].tobytes() == array.tobytes(), name

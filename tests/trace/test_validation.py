@@ -1,6 +1,7 @@
 """Damaged traces are read correctly, or refused in one line that names the file."""
 
 import shutil
+from itertools import count
 
 import h5py
 import pytest
@@ -14,8 +15,8 @@ SUITE = "[suite]\nname = 's'\nquestion = 'Which?'\n"
 
 
 @pytest.fixture
-def whole(hand):
-    """Write a file with two trainings and a collective, and the description of a real machine."""
+def copied(hand, tmp_path):
+    """Return a function that copies a file with two trainings and a collective, and a real machine's description."""
     evaluations = [(4, 1.0, 0.5, 0.3, 0.9, 64)]
     hand.train([[9.0] * 8], evaluations=evaluations)
     hand.train([[5.0] * 8] * 2, updates={0: [(7, 1, 5, 2, 0.1)]}, evaluations=evaluations)
@@ -27,42 +28,39 @@ def whole(hand):
         },
         SUITE,
     )
-    return hand.folder / "run.h5"
+    numbers = count()
+    return lambda: shutil.copy(hand.folder / "run.h5", tmp_path / f"copy-{next(numbers)}.h5")
 
 
-@pytest.mark.parametrize("place", ["suite", "environment", "cases", "cases/000001", "cases/000001/steps"])
-def test_no_link_leads_out_of_a_trace(whole, tmp_path, place):
+def test_no_link_leads_out_of_a_trace(copied, tmp_path):
     """Otherwise a private file of the reader could appear in a report."""
-    secret = tmp_path / "secret.h5"
-    shutil.copy(whole, secret)
-    with changed(whole) as file:
-        del file[place]
-        file[place] = h5py.ExternalLink(str(secret), place)
-    refused(whole, f"/{place}: is a link")
-    with pytest.raises(TraceError, match="is a link"):
-        merge([whole], tmp_path / "merged.h5", {}, "")
-    with changed(whole) as file:
-        del file[place]
-        file[place] = h5py.SoftLink("/cases/000000")
-    refused(whole, f"/{place}: is a link")
+    secret = copied()
+    for place in ("suite", "environment", "cases", "cases/000001", "cases/000001/steps"):
+        for link in (h5py.ExternalLink(str(secret), place), h5py.SoftLink("/cases/000000")):
+            with changed(trace := copied()) as file:
+                del file[place]
+                file[place] = link
+            refused(trace, f"/{place}: is a link")
+            with pytest.raises(TraceError, match="is a link"):
+                merge([trace], tmp_path / "merged.h5", {}, "")
 
 
-@pytest.mark.parametrize("place", ["suite", "cases/000001/steps", "cases/000001/labels"])
-def test_no_values_lie_in_another_file(whole, tmp_path, place):
+def test_no_values_lie_in_another_file(copied, tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(b"do not tell\n" * 1000)
-    with changed(whole) as file:
-        old = file[place]
-        shape, kind = old.shape or (10,), old.dtype if old.dtype.names else "S100"
-        del file[place]
-        file.create_dataset(place, shape, kind, external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
-    refused(whole, f"/{place}: has its values in another file")
-    layout = h5py.VirtualLayout(shape, kind)
-    layout[:] = h5py.VirtualSource(str(secret), "x", shape, kind)
-    with changed(whole) as file:
-        del file[place]
-        file.create_virtual_dataset(place, layout)
-    refused(whole, f"/{place}: has its values in another file")
+    for place in ("suite", "cases/000001/steps", "cases/000001/labels"):
+        with changed(trace := copied()) as file:
+            old = file[place]
+            shape, kind = old.shape or (10,), old.dtype if old.dtype.names else "S100"
+            del file[place]
+            file.create_dataset(place, shape, kind, external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
+        refused(trace, f"/{place}: has its values in another file")
+        layout = h5py.VirtualLayout(shape, kind)
+        layout[:] = h5py.VirtualSource(str(secret), "x", shape, kind)
+        with changed(trace) as file:
+            del file[place]
+            file.create_virtual_dataset(place, layout)
+        refused(trace, f"/{place}: has its values in another file")
 
 
 def set_field(file, name, value):
@@ -86,9 +84,8 @@ def declare_rows(file):
     file["cases/000001"].create_dataset("steps", (10**7,), kind, chunks=(1000,), compression="gzip")
 
 
-@pytest.mark.parametrize(
-    ("change", "arguments", "message"),
-    [
+def test_values_of_other_types_and_rows_that_are_not_there_are_refused(copied):
+    for change, arguments, message in [
         (set_field, ("nodes", "x"), "field 'nodes': 'x' is not"),
         (set_field, ("correct", "yes"), "field 'correct': 'yes' is not"),
         (set_field, ("ranks", 1 << 40), "no case has 1099511627776 ranks"),
@@ -98,15 +95,13 @@ def declare_rows(file):
         (set_environment, ('{"ranks": [3]}',), "environment: ranks"),
         (set_environment, ('{"ranks": [{"affinity": "0-99999999"}]}',), "environment: affinity"),
         (declare_rows, (), "/cases/000001/steps: declares more rows than the file has"),
-    ],
-)
-def test_values_of_other_types_and_rows_that_are_not_there_are_refused(whole, change, arguments, message):
-    with changed(whole) as file:
-        change(file, *arguments)
-    refused(whole, message)
+    ]:
+        with changed(trace := copied()) as file:
+            change(file, *arguments)
+        refused(trace, message)
 
 
-def test_a_sparse_file_is_refused_unread(whole):
-    with whole.open("r+b") as file:
+def test_a_sparse_file_is_refused_unread(copied):
+    with (trace := copied()).open("r+b") as file:
         file.truncate(1 << 40)
-    refused(whole, "its checksum does not fit")
+    refused(trace, "its checksum does not fit")
