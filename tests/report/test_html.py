@@ -123,14 +123,14 @@ def test_lines_beyond_six_are_grey_and_named_in_the_note():
     assert caption(chart) == "Bars. Grey: m6; m7; m8; m9; 3 more."
 
 
-def test_a_step_function_keeps_its_value_and_named_points_are_not_joined():
+def test_a_step_function_keeps_its_value_and_one_point_is_no_line():
     points = [Point(1, 0), Point(2, 0.5), Point(5, 1)]
-    series = [Series("steps", points, steps=True), Series("nets", points, names=["a", "b", "c"])]
+    series = [Series("steps", points, steps=True), Series("nets", points[:1])]
     series.append(Series("a day", [Point(1, 0.3), Point(5, 0.3)], "reference"))
     axes = Figure().add_subplot()
     lines.draw_lines(Lines("", Axis("epochs", whole), Axis("y"), series), axes)
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
     steps, nets, _ = axes.lines
     assert (steps.get_drawstyle(), steps.get_marker(), nets.get_linestyle()) == ("steps-post", "", "None")
-    assert [text.get_text() for text in axes.texts] == ["a", "b", "c", "a day"]
-    assert axes.get_legend_handles_labels()[1] == ["steps"]
+    assert [text.get_text() for text in axes.texts] == ["a day"]
+    assert axes.get_legend_handles_labels()[1] == ["steps", "nets"]

@@ -53,8 +53,6 @@ class Series:
     """A reference, such as the ideal line or a level, was not measured."""
     steps: bool = False
     """True for a step function, whose value stays until the next point."""
-    names: Sequence[str] = ()
-    """Names of the points, which no line joins then."""
 
 
 @dataclass(frozen=True)

@@ -140,40 +140,9 @@ def _series(series: Series, number: int, axes: Axes) -> None:
         "marker": "" if series.steps or len(x) > DENSE else MARKERS[number],
         "drawstyle": STEPS[series.steps],
     }
-    if series.names or len(x) == 1:
+    if len(x) == 1:
         style = {key: value for key, value in style.items() if key != "dashes"} | {"linestyle": ""}
-    axes.plot(x, y, label=None if series.names else label(series.name, MAX_NAME), **style)
-    if series.names:
-        _name_points(series, axes)
-
-
-LETTER: Final = (0.018, 0.055)
-"""Shares of a drawing's width and height that a letter of a point's name takes."""
-PLACES: Final = (
-    *((5, -3, "left"), (-5, -3, "right"), (0, 6, "center"), (0, -12, "center")),
-    *((5, 6, "left"), (-5, 6, "right"), (5, -12, "left"), (-5, -12, "right"), (5, -16, "left"), (-5, 12, "right")),
-)
-"""Places of a name at its point, in the order in which they are tried: offset (points) and side."""
-
-
-def _name_points(series: Series, axes: Axes) -> None:
-    """Write the name of each point beside it, where it covers no point and no other name; else nowhere."""
-    wide, high = LETTER
-    to_share = axes.transData + axes.transAxes.inverted()
-    at = [tuple(map(float, to_share.transform(point[:2]))) for point in series.points]
-    taken = [(x - wide / 2, x + wide / 2, y, y) for x, y in at]
-    for number, (name, (x, y), point) in enumerate(zip(series.names, at, series.points, strict=True)):
-        length = wide * len(label(name))
-        for right, up, side in PLACES:
-            left = x + right * wide / 5 - {"left": 0, "right": length, "center": length / 2}[side]
-            box = (left, left + length, y + high * (up - 2) / 12, y + high * (up + 9) / 12)
-            others = [*taken[:number], *taken[number + 1 :]]
-            free = all(box[1] < a or b < box[0] or box[3] < c or d < box[2] for a, b, c, d in others)
-            if free and min(box[0], box[2]) >= 0 and box[1] <= 1:
-                offset: dict[str, Any] = {"textcoords": "offset points", "ha": side, "fontsize": 8}
-                axes.annotate(label(name), (point.x, point.y), (right, up), **offset)
-                taken.append(box)
-                break
+    axes.plot(x, y, label=label(series.name, MAX_NAME), **style)
 
 
 def _scale(

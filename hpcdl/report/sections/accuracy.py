@@ -81,7 +81,7 @@ def _diverged(row: Row) -> str:
     return f"none ({share}diverged at step {min(steps)})" if steps else ""
 
 
-def _accuracy(row: Row) -> str:
+def _final_accuracy(row: Row) -> str:
     """Return the final accuracy of the seeds that did not diverge, and how many did."""
     values = row.scale.values(Record.final_accuracy)
     if not (lost := _diverged(row)) or not values:
@@ -114,7 +114,7 @@ TIME: Final = "time to target"
 COLUMNS: Final[tuple[Column[Row], ...]] = (
     METHOD,
     RANKS,
-    Column("final accuracy", _accuracy, importance="answer"),
+    Column("final accuracy", _final_accuracy, importance="answer"),
     Column("dense / sent bytes", _saving),
     Column(BEST, lambda row: _ranged(row, Record.best_accuracy, percent)),
     Column("final loss", lambda row: _ranged(row, Record.final_loss), importance="detail"),
@@ -316,12 +316,10 @@ def by_method(title: str, learned: Sequence[Row]) -> list[Chart]:
     dense = next((row for row in trained if _is_dense_synchronous(row)), None)
     base = dense.scale.median(Record.final_accuracy) if dense else None
     note = f"{ACCURACY_NOTE}{' Dashed: synchronous training.' if dense else ''}"
-    charts: list[Chart] = curves(
-        f"Accuracy over ranks: {title}", (Axis("ranks", whole, 2), ACCURACY), lines, ACCURACY_NOTE
-    )
-    if len(labels) > 2:
-        charts.insert(0, Intervals(f"Accuracy by method: {title}", [*labels], values, ACCURACY, base, note))
-    return charts
+    by_name = Intervals(f"Accuracy by method: {title}", [*labels], values, ACCURACY, base, note)
+    over_ranks = (Axis("ranks", whole, 2), ACCURACY)
+    charts = curves(f"Accuracy over ranks: {title}", over_ranks, lines, ACCURACY_NOTE)
+    return [*([by_name] if len(labels) > 2 else []), *charts]
 
 
 SECTION: Final = Declaration(60, page, answer=answer, figures=(charts,))
