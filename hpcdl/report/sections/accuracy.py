@@ -41,6 +41,7 @@ from hpcdl.report.run.names import (
     loss_in_words,
     points_in_words,
     several,
+    text_of,
     title_of,
     where,
 )
@@ -308,10 +309,12 @@ def by_method(title: str, learned: Sequence[Row]) -> list[Chart]:
     several_ranks, labels = len({row.scale.record.ranks for row in trained}) > 1, dict[str, list[Point]]()
     lines = dict[str, list[Point]]()
     for name, row in zip(names, trained, strict=True):
+        record = row.scale.record
+        own = "" if record.tuning_like else f", rate {text_of(record, 'learning_rate')}"
         lost = f" ({_diverged(row).removeprefix('none (').partition(' at ')[0]})" if _diverged(row) else ""
-        ranks = f", {plural(row.scale.record.ranks, 'rank')}" if several_ranks else ""
+        ranks = f", {plural(record.ranks, 'rank')}" if several_ranks else ""
         labels[f"{name}{ranks}{lost}"] = accuracy_at(row.scale, 1.0)
-        lines.setdefault(name, []).extend(accuracy_at(row.scale, row.scale.record.ranks))
+        lines.setdefault(name.removesuffix(own), []).extend(accuracy_at(row.scale, record.ranks))
     values = [(middle, low, high) for points in labels.values() for _, middle, low, high in points]
     dense = next((row for row in trained if _is_dense_synchronous(row)), None)
     base = dense.scale.median(Record.final_accuracy) if dense else None
