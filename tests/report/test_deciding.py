@@ -78,7 +78,7 @@ def test_methods_differ_by_the_case_whose_rate_they_take(hand):
     found = Findings(hand.read(), "run")
     assert found.records[0].method != found.records[1].method
     (table,) = deciding.tuning_page(found).tables
-    assert [row[2] for row in table.rows] == ["rate of training=d_psgd; x 0.25", "ring"]
+    assert [row[2] for row in table.rows] == ["ring", "ring, rate of training=d_psgd; x 0.25"]
 
 
 def test_of_several_batches_of_a_method_the_best_one_has_its_profile(hand):

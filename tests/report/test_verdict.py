@@ -114,7 +114,7 @@ def test_a_training_that_diverged_has_a_word_in_place_of_an_accuracy(hand):
     assert second.startswith("DIVERGED: 2 cases of 3. ")
     assert "- 1 of 3 cases reached the target accuracy (LeNet-5, 2 ranks)." in others
     page = render([run], "md")
-    assert "none (2 of 3 diverged at step 8)" in page
+    assert "| 95.0 %, 2 of 3 diverged at step 8 |" in " ".join(page.split())
     assert "2 cases diverged" in page
     assert "The first case diverged at step 8 on rank 0: " in page and " (2 ranks, seed 1)." in page
 

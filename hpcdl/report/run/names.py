@@ -303,7 +303,7 @@ class Names:
                 words.append(scheme_name(case))
                 words.sort(key=lambda word: word.endswith("backward"))  # "ring, one sum after backward"
         words = [*filter(None, words)]
-        if all(word.startswith("rate ") for word in words):
+        if all(word.startswith("rate of ") for word in words):
             words.insert(0, scheme_name(case) or self._brief["training"].get(texts[0], ""))
         return ", ".join(words)
 

@@ -87,8 +87,8 @@ def _final_accuracy(row: Row) -> str:
     values = row.scale.values(Record.final_accuracy)
     if not (lost := _diverged(row)) or not values:
         return lost or _ranged(row, Record.final_accuracy, percent)
-    middle, span = percent(float(np.median(values))), interval(min(values), max(values), percent)
-    return f"{middle} ({span}), {lost.removeprefix('none (').removesuffix(')')}"
+    span = "" if len({*map(percent, values)}) == 1 else f" ({interval(min(values), max(values), percent)})"
+    return f"{percent(float(np.median(values)))}{span}, {lost.removeprefix('none (').removesuffix(')')}"
 
 
 def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = digits) -> str:

@@ -43,7 +43,9 @@ def _methods(trained: Sequence[Record]) -> list[Table]:
     """Return a table of the methods if several strategies are compared; shared columns are left out."""
     if len({record.training for record in trained}) < 2:
         return []
-    names, columns = Names(trained), columns_with("method")
+    names = Names(trained)
+    # the section Tuning has the others
+    columns = [name for name in columns_with("method") if not name.startswith("tuning")]
     shown = dict.fromkeys(
         (names(record), in_words(names(record), record), *(text_of(record, name) or NONE for name in columns))
         for record in trained
