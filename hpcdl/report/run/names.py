@@ -122,7 +122,8 @@ def in_words(name: str, record: Record) -> str:
 def legend(methods: Sequence[tuple[str, Record]]) -> list[str]:
     """Return the methods of a chart in words, or as tables name them if two would be alike."""
     words = [in_words(name, record) for name, record in methods]
-    return words if len({*words}) == len(words) else [name for name, _ in methods]
+    names = [name for name, _ in methods]
+    return words if len({*words}) == len({*names}) else names
 
 
 def _part(part: str, record: Record) -> str:
@@ -296,7 +297,8 @@ class Names:
         texts, words = self._texts(case), list[str]()
         schemes = self._schemes.get((texts[0], False)) or self._schemes.get((texts[0], True), set())
         for place, (field, brief) in enumerate(self._brief.items()):
-            if len(self._next.get(texts[:place], ())) > 1:
+            is_said = field == "tuning_like" and any(word.startswith("rate ") for word in words)
+            if len(self._next.get(texts[:place], ())) > 1 and not is_said:
                 words.append(brief.get(texts[place], ""))
             overlaps = any(word.endswith("backward") for word in words)
             if field == "training" and (len(schemes) > 1 or (overlaps and self._has_several_schemes)):

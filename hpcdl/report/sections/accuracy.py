@@ -304,7 +304,9 @@ def charts(findings: Findings) -> Sequence[Chart]:
 
 def by_method(title: str, learned: Sequence[Row]) -> list[Chart]:
     """Return charts of final accuracies by method and over ranks, of virtual time, whose steps tell nothing."""
-    trained = [row for row in learned if row.scale.values(Record.final_accuracy)]
+    final = Record.final_accuracy
+    trained = [row for row in learned if row.scale.values(final)]
+    trained.sort(key=lambda row: -(row.scale.median(final) or 0.0))
     names = legend([(row.name, row.scale.record) for row in trained])
     several_ranks, labels = len({row.scale.record.ranks for row in trained}) > 1, dict[str, list[Point]]()
     lines = dict[str, list[Point]]()
@@ -317,7 +319,7 @@ def by_method(title: str, learned: Sequence[Row]) -> list[Chart]:
         lines.setdefault(name.removesuffix(own), []).extend(accuracy_at(row.scale, record.ranks))
     values = [(middle, low, high) for points in labels.values() for _, middle, low, high in points]
     dense = next((row for row in trained if _is_dense_synchronous(row)), None)
-    base = dense.scale.median(Record.final_accuracy) if dense else None
+    base = dense.scale.median(final) if dense else None
     note = f"{ACCURACY_NOTE}{' Dashed: synchronous training.' if dense else ''}"
     by_name = Intervals(f"Accuracy by method: {title}", [*labels], values, ACCURACY, base, note)
     over_ranks = (Axis("ranks", whole, 2), ACCURACY)
