@@ -300,8 +300,8 @@ class Names:
             is_said = field == "tuning_like" and any(word.startswith("rate ") for word in words)
             if len(self._next.get(texts[:place], ())) > 1 and not is_said:
                 words.append(brief.get(texts[place], ""))
-            overlaps = any(word.endswith("backward") for word in words)
-            if field == "training" and (len(schemes) > 1 or (overlaps and self._has_several_schemes)):
+            told = any(word.endswith("backward") for word in words) or case.compression not in {None, "none"}
+            if field == "training" and (len(schemes) > 1 or (told and words and self._has_several_schemes)):
                 words.append(scheme_name(case))
                 words.sort(key=lambda word: word.endswith("backward"))  # "ring, one sum after backward"
         words = [*filter(None, words)]
