@@ -759,6 +759,7 @@ def printed_page(report: Report) -> tuple[str, str, str, list[str]]:
 
 def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     """Return question, answer, how it came about, and lines of a page of records, and write its figure."""
+    from hpcdl.report import contents
     from hpcdl.report.formats.cells import markdown
     from hpcdl.report.formats.document import Document
     from hpcdl.report.formats.figure import standalone
@@ -769,7 +770,10 @@ def recorded_page(report: Report) -> tuple[str, str, str, list[str]]:
     decisions = claims_of(report, found)
     if answer := answer_of(report, decisions):
         head = replace(head, paragraphs=[answer], points=[], badges=head.badges or badges(found.records))
-        main = replace(main, paragraphs=[])  # that answer by other rules than the claims
+        known = contents.answers(found)  # by other rules than the claims'
+        told = [*known.first.values(), *known.others.values()]
+        said = {line for one in told for line in (one.headline, *one.details)}
+        main = replace(main, paragraphs=[note for note in main.paragraphs if note not in said])
     text = in_the_tree(written([Document(found.question, [head, replace(main, paragraphs=[])])]))
     charts = [*over_ranks(report, decisions), *over_rates(report), *main.charts]
     chart = next((one for one in charts if one.title.casefold().startswith(report.figure.casefold())), None)
