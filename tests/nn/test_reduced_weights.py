@@ -141,7 +141,10 @@ def test_rounding_keeps_signs_zeros_and_the_largest(signed, rows, bits):
 
 def test_a_network_computes_with_rounded_weights_and_activations():
     """And passes the gradient of the rounded network to the weights in full precision."""
-    layers, bits = [Flatten("flatten"), Linear("fc1", 5, relu=True), Linear("fc2", CLASSES)], Quantization(5, 3)
+    layers, bits = (
+        [Flatten("flatten"), Linear("fc1", 5, relu=True), Linear("fc2", CLASSES)],
+        Quantization(weights=5, activations=3),
+    )
     for images in [0, 1, 7]:
         mine, plain = made(quantized(layers, bits), SHAPE), made(layers, SHAPE)
         random = np.random.default_rng(images)

@@ -363,7 +363,9 @@ class LocallyConnected(Op[WindowGeometry]):
 
     def _scatter(self, windows: Array, framed: Array, rows: slice) -> None:
         """Add windows to their pixels; windows overlap, but pixels of one offset are distinct."""
-        parts = windows.reshape(*windows.shape[:3], -1, self._geometry.image[2])
+        *places, length = windows.shape
+        channels = self._geometry.image[2]
+        parts = windows.reshape(*places, length // channels, channels)
         for number, pixels in enumerate(self._frame.offsets(framed)):
             into = pixels[:, rows]
             into += np.moveaxis(parts[..., number, :], 2, 0)
