@@ -644,8 +644,7 @@ def over_ranks(report: Report, decisions: Sequence[Decision]) -> list[Chart]:
 def over_rates(report: Report) -> list[Chart]:
     """Return a figure of a sum over the links' rate, measured on testbeds with one slow link or only such links.
 
-    Beside it stands the time of a ring's bytes (:func:`over_ranks` has such formulas from the claims): on the slow
-    link, and on links that all have the rate of the others.
+    Two lines show the time of a ring's bytes: on the slow link, and on links that all have the rate of the others.
     """
     from hpcdl.report.formats.cells import seconds, volume, whole
     from hpcdl.report.formats.document import Axis, Lines, Point, Series

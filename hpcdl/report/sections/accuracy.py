@@ -79,16 +79,16 @@ def _target(row: Row) -> str:
 def _diverged(row: Row) -> str:
     steps, tried = [record.diverged_step or 0 for record in diverged(row.scale.records)], len(row.scale.records)
     share = f"{len(steps)} of {tried} " if tried > 1 else ""
-    return f"none ({share}diverged at step {min(steps)})" if steps else ""
+    return f"{share}diverged at step {min(steps)}" if steps else ""
 
 
 def _final_accuracy(row: Row) -> str:
     """Return the final accuracy of the seeds that did not diverge, and how many did."""
     values = row.scale.values(Record.final_accuracy)
     if not (lost := _diverged(row)) or not values:
-        return lost or _ranged(row, Record.final_accuracy, percent)
+        return f"none ({lost})" if lost else _ranged(row, Record.final_accuracy, percent)
     span = "" if len({*map(percent, values)}) == 1 else f" ({interval(min(values), max(values), percent)})"
-    return f"{percent(float(np.median(values)))}{span}, {lost.removeprefix('none (').removesuffix(')')}"
+    return f"{percent(float(np.median(values)))}{span}, {lost}"
 
 
 def _ranged(row: Row, quantity: Quantity[Any], shown: Callable[[Number], str] = digits) -> str:
@@ -313,7 +313,7 @@ def by_method(title: str, learned: Sequence[Row]) -> list[Chart]:
     for name, row in zip(names, trained, strict=True):
         record = row.scale.record
         own = "" if record.tuning_like else f", rate {text_of(record, 'learning_rate')}"
-        lost = f" ({_diverged(row).removeprefix('none (').partition(' at ')[0]})" if _diverged(row) else ""
+        lost = f" ({_diverged(row).partition(' at ')[0]})" if _diverged(row) else ""
         ranks = f", {plural(record.ranks, 'rank')}" if several_ranks else ""
         labels[f"{name}{ranks}{lost}"] = accuracy_at(row.scale, 1.0)
         lines.setdefault(name.removesuffix(own), []).extend(accuracy_at(row.scale, record.ranks))
